@@ -1,0 +1,45 @@
+"""What is known of a model before its weights are read: the facts that planning and serving need.
+
+Owns: `ModelInfo`, plain data.
+Does not know: file formats (registry, gguf, weights) or arithmetic (decoder).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Facts about one model. Byte figures are of the packed weights as the backend will hold them.
+
+    `kv_bytes_per_token` counts keys and values of all layers. `generation` holds the defaults of
+    generation_config (temperature, top_p, top_k, repetition_penalty ...), already reduced to
+    SamplingParams names; `do_sample: false` is temperature 0. `eos_token_ids` is the union of what
+    config, generation_config and tokenizer say.
+    """
+
+    path: str
+    name: str
+    architecture: str
+    format: str
+    """"safetensors" or "gguf"."""
+    quantization: str
+    parameters: int
+    vocab_size: int
+    """Rows of the embedding: ids from 0 to vocab_size - 1 are valid."""
+    max_position: int
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    workspace_bytes_per_token: int
+    """Activations and logits of one token of a step, in bytes."""
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    generation: dict[str, Any] = field(default_factory=dict)
+    tokenizer_files: tuple[str, ...] = ()

@@ -1,0 +1,216 @@
+"""What a backend provides: the `Ops` protocol and the plain data that model code hands to it.
+
+Owns: the protocol, `RawWeight`, the specs of single ops, the layout of a step's batch.
+Does not know: models, files, requests. Arrays are the backend's own kind; model code only passes
+and slices them. Nothing here imports anything of ours.
+
+Row independence: every op computes row i from row i's inputs alone, in an order of floating-point
+operations fixed by shapes and the token's absolute position. Attention reads keys and values only
+from the cache, after rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Array = Any
+Weight = Any
+Batch = Any
+Cache = Any
+
+
+@dataclass(slots=True)
+class RawWeight:
+    """A tensor as its file holds it, not read yet.
+
+    `shape` is (outputs, inputs) for a matrix, (size,) for a vector. `format` is "f32", "f16",
+    "bf16" or "gguf:<TYPE>" (e.g. "gguf:Q4_K"); `data` the memory-mapped rows in that format;
+    `dequantize()` gives float32 of `shape` (a fresh or mapped array).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    data: Any
+    dequantize: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """`kind` "rms" or "layer"; `weight_offset` is added to the weight (Gemma: 1.0)."""
+
+    kind: str
+    eps: float
+    weight_offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary embedding with its frequencies worked out beforehand.
+
+    `inverse_frequencies` has `rotary_dim // 2` entries (rotary_dim <= head_dim: the rest of a head
+    is passed through); `scale` multiplies cos and sin (YaRN, longrope). `interleaved` pairs
+    dimensions (2i, 2i + 1) instead of (i, i + rotary_dim / 2).
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    scale: float = 1.0
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """One layer's attention. `layer` and `group` say where its keys and values lie in the cache.
+
+    `window` counts the token itself (0: unlimited). `alibi_slopes` has one entry a query head.
+    """
+
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    group: int = 0
+    window: int = 0
+    softcap: float = 0.0
+    alibi_slopes: tuple[float, ...] = ()
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """What `allocate_cache` needs: per KV group the number of layers and the shape of a key."""
+
+    block_size: int
+    layers: tuple[int, ...]
+    kv_heads: int
+    head_dim: int
+    dtype: str = "float32"
+
+
+@dataclass(slots=True)
+class HostBatch:
+    """A step as flat lists. Token t of the batch belongs to row `row_of[t]`.
+
+    `ids` and `positions` have one entry a token; `row_starts` (rows + 1) delimits each row's
+    tokens; `tables[group][row]` are block ids covering positions 0 up to the row's last;
+    `write_from[row]`: positions below it are in the cache already and must not be written.
+    `logit_tokens` are the indices (into the tokens) whose logits are wanted.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    row_of: list[int] = field(default_factory=list)
+    row_starts: list[int] = field(default_factory=lambda: [0])
+    tables: list[list[list[int]]] = field(default_factory=list)
+    write_from: list[int] = field(default_factory=list)
+    logit_tokens: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SampleRow:
+    """How one row of logits is sampled. `prompt_counts`/`output_counts` map token ids to how often
+    they occur (penalties); `banned` are ids that may not come now (min_tokens: EOS and stops).
+    `position` is the absolute position of the token to be sampled: with `seed` and `choice` it keys
+    the noise. `top` is how many alternatives to report (None: no logprobs at all)."""
+
+    seed: int
+    choice: int
+    position: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    prompt_counts: dict[int, int] = field(default_factory=dict)
+    output_counts: dict[int, int] = field(default_factory=dict)
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    banned: Sequence[int] = ()
+    top: int | None = None
+    mask: bytes | None = None
+
+
+@dataclass(slots=True)
+class SampledRow:
+    """`error` is set (and `token` meaningless) where the row's logits were not finite. Logprobs are
+    of the raw logits; `top` best first, as (token, logprob)."""
+
+    token: int
+    logprob: float = 0.0
+    rank: int = 0
+    top: list[tuple[int, float]] = field(default_factory=list)
+    error: str | None = None
+
+
+class Ops(Protocol):
+    """A backend. One object is chosen at start; there are no capability flags."""
+
+    name: str
+
+    def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Weight:
+        """Once, at load: weights stacked along their outputs (fused q, k, v) in the own layout."""
+        ...
+
+    def vector(self, weight: RawWeight) -> Array:
+        """A norm's weight or bias, float32."""
+        ...
+
+    def upload(self, batch: HostBatch) -> Batch: ...
+
+    def linear(self, x: Array, weight: Weight) -> Array:
+        """(tokens, inputs) -> (tokens, outputs), bias included."""
+        ...
+
+    def embed(self, ids: Batch, table: Weight) -> Array:
+        """The embeddings of the batch's tokens: (tokens, hidden)."""
+        ...
+
+    def norm(
+        self, x: Array, weight: Array, spec: NormSpec, residual: Array = None, bias: Array = None
+    ) -> tuple[Array, Array]:
+        """Adds `residual` to `x` first, if given; returns (normed, that sum)."""
+        ...
+
+    def rope_and_store(
+        self, q: Array, k: Array, v: Array, cache: Cache, batch: Batch, rope: RopeSpec | None,
+        spec: AttentionSpec,
+    ) -> Array:
+        """Rotates q and k, writes k and v to the cache (honouring write_from); returns q."""
+        ...
+
+    def attention(self, q: Array, cache: Cache, batch: Batch, spec: AttentionSpec) -> Array:
+        """(tokens, heads * head_dim) -> same shape, causal, over the block tables."""
+        ...
+
+    def act(self, x: Array, kind: str) -> Array:
+        """"silu", "gelu", "gelu_tanh", "relu"; with "_gated" (tokens, 2 n) -> (tokens, n): the
+        first half is the gate."""
+        ...
+
+    def add(self, x: Array, y: Array, scale: float = 1.0) -> Array: ...
+
+    def logit_rows(self, x: Array, batch: Batch) -> Array:
+        """The hidden rows whose logits are wanted."""
+        ...
+
+    def sample(self, logits: Array, rows: Sequence[SampleRow]) -> list[SampledRow]:
+        """logits: (len(rows), vocabulary)."""
+        ...
+
+    def score(
+        self, logits: Array, targets: Sequence[int], top: int
+    ) -> list[SampledRow]:
+        """Prompt logprobs: row i tells of the known token targets[i]."""
+        ...
+
+    def allocate_cache(self, layout: CacheLayout, blocks: Sequence[int]) -> Cache:
+        """`blocks[group]` blocks for each KV group."""
+        ...
+
+    def copy_blocks(self, cache: Cache, pairs: Sequence[tuple[int, int, int]]) -> None:
+        """(group, source, target); all sources are read before any target is written."""
+        ...

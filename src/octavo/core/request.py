@@ -54,6 +54,9 @@ class Submission:
     adapter: str | None = None
     salt: str = ""
     resumed: list[ChoiceState] = field(default_factory=list)
+    alone: bool = False
+    """Its rows share a step with no other request's (a suspect after crashes): at most one such
+    request is active, and its steps alternate with the others'."""
 
 
 @dataclass(slots=True)

@@ -50,8 +50,6 @@ class Start(msgspec.Struct, tag="start"):
 class Submit(msgspec.Struct, tag="submit"):
     model: str
     submission: Submission
-    suspect: bool = False
-    """Set after crashes: the engine runs suspects one at a time, alone."""
 
 
 class Abort(msgspec.Struct, tag="abort"):

@@ -131,10 +131,12 @@ class Reply(msgspec.Struct, tag="reply"):
 
 
 class Fatal(msgspec.Struct, tag="fatal"):
-    """The engine cannot go on (or could not start). `code` is stable for programs."""
+    """The engine cannot go on (or could not start). `code` is stable for programs; `hint` says
+    what to do, where that is known."""
 
     message: str
     code: str = "engine_failure"
+    hint: str | None = None
 
 
 ToEngine = Start | Submit | Abort | Control

@@ -1,0 +1,77 @@
+"""Starting the engine process, and ending it for certain.
+
+Owns: the child process, its socket and its shared step memory.
+Does not know: what is said over the socket (client) or what the child does (process).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from octavo.engine.step_memory import StepMemory
+
+
+class EngineProcess:
+    """One engine process. Must be made on the thread that lives as long as the engine shall: the
+    kernel kills the child when that thread ends (and so also when this process is killed)."""
+
+    def __init__(self, module: str = "octavo.engine.process") -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket = ours
+        self.memory = StepMemory.create()
+        try:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    module,
+                    str(theirs.fileno()),
+                    str(self.memory.fd),
+                    str(os.getpid()),
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self.memory.fd),
+            )
+        except BaseException:
+            ours.close()
+            self.memory.close()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL: works on a stopped process too."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+
+    async def exited(self, patience: float | None = None) -> int | None:
+        """Waits for the end and returns the exit code (negative: the signal), or None when it
+        still runs after `patience` seconds."""
+        loop = asyncio.get_running_loop()
+        if self._process.poll() is not None:
+            return self._process.returncode
+        ended = asyncio.Event()
+        watch = os.pidfd_open(self._process.pid)
+        loop.add_reader(watch, ended.set)
+        try:
+            await asyncio.wait_for(ended.wait(), patience)
+        except TimeoutError:
+            return None
+        finally:
+            loop.remove_reader(watch)
+            os.close(watch)
+        return self._process.wait()
+
+    def close(self) -> None:
+        """Frees the shared memory. The socket belongs to whoever connected it."""
+        self.memory.close()

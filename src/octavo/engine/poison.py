@@ -1,0 +1,40 @@
+"""Which request to blame when the engine dies.
+
+Owns: the rule. Requests that had rows in the step at which the engine died are suspects. A suspect
+of two crashes runs alone from then on (`Submission.alone`: its steps hold nobody else's rows). A
+request is condemned only after two crashes while alone, so that nobody is failed for a neighbour,
+or for someone else's `kill -9`.
+Does not know: processes, or how the ids were kept through the crash (step_memory).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHARED_CRASHES = 2
+"""From this many crashes on, a suspect runs alone."""
+
+LONE_CRASHES = 2
+"""After this many crashes alone it is condemned."""
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """What is held against one request."""
+
+    crashes: int = 0
+    lone_crashes: int = 0
+
+    @property
+    def alone(self) -> bool:
+        return self.crashes >= SHARED_CRASHES
+
+    @property
+    def condemned(self) -> bool:
+        return self.lone_crashes >= LONE_CRASHES
+
+    def crashed(self) -> None:
+        """The engine died while the request had a row in the step."""
+        if self.alone:
+            self.lone_crashes += 1
+        self.crashes += 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.config import ConfigError, Options, Source, resolve, table
-from octavo.config.kinds import Bytes, show_bytes
+from octavo.config.kinds import Bytes
 from octavo.config.vllm_names import HINTS, refusal
 
 VLLM_OPTIONS = Path(__file__).parents[3] / "shared/data/vllm_names/options.txt"
@@ -158,8 +158,3 @@ def test_bytes_scale_by_their_unit(number: int, unit: str) -> None:
     scale = {"": 1, "b": 1, "k": 1024, "kib": 1024, "kb": 1000}
     scale |= {"m": 1024**2, "gib": 1024**3, "gb": 10**9}
     assert Bytes().parse(f"{number}{unit}") == number * scale[unit.lower()]
-
-
-def test_bytes_are_shown_in_the_unit_that_fits() -> None:
-    shown = [show_bytes(value) for value in (1, 1536, 5 * 1024**3, 3 * 1024**5)]
-    assert shown == ["1 bytes", "1.50 KiB", "5.00 GiB", "3072.00 TiB"]

@@ -145,16 +145,6 @@ class Names:
         return tuple(part.strip() for part in parts if part.strip())
 
 
-def show_bytes(value: int) -> str:
-    """`value` in the largest binary unit that leaves at least 1, e.g. "1.50 GiB"."""
-    size = float(value)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{value} bytes" if unit == "bytes" else f"{size:.2f} {unit}"
-        size /= 1024
-    return f"{size:.2f} TiB"
-
-
 def _range(low: float | None, high: float | None) -> str:
     if low is not None and high is not None:
         return f" from {low:g} to {high:g}" if high < 1e6 else f" from {low:g} to {high}"

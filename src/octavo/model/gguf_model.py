@@ -1,0 +1,211 @@
+"""A model in a GGUF file: its metadata in a Hugging Face config's terms, its tensors as weights.
+
+Owns: the names of llama.cpp's metadata; the undoing of its row order for q and k.
+Does not know: the container (gguf), arithmetic (quant), families' details.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.model.errors import ModelError
+from octavo.model.families.family import Family
+from octavo.model.gguf import Header, TensorEntry
+from octavo.model.quant import dequantize
+from octavo.model.spec import DecoderSpec
+from octavo.model.weights import Checkpoint, check_tensors, expected_shapes, file_names
+from octavo.ops import RawWeight
+
+_KEYS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "max_position_embeddings": "context_length",
+    "sliding_window": "attention.sliding_window",
+}
+_SCALING = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_context_length",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+    "attention_factor": "attn_factor",
+}
+_ROPE_FREQS = "rope_freqs.weight"
+_PLAIN = ("F32", "F16", "BF16")
+
+END_TEXTS = frozenset(
+    {
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
+        "<EOT>", "<|end_of_text|>", "<|return|>", "</s>",
+    }
+)  # fmt: skip
+"""Control tokens that end a turn, as llama.cpp knows them by their text."""
+_CONTROL = 3
+
+
+def hf_config(header: Header) -> dict[str, Any]:
+    """The metadata of `header` under the names that a config.json has.
+
+    Raises ModelError for what has no counterpart.
+    """
+    meta, tensors = header.metadata, header.tensors
+    arch = meta.get("general.architecture")
+    config: dict[str, Any] = {}
+    for key, name in _KEYS.items():
+        if f"{arch}.{name}" in meta:
+            config[key] = _uniform(header, f"{arch}.{name}")
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None:
+        raise ModelError(f"{header.path}: tensor token_embd.weight is missing", "bad_tensors")
+    rows = embedding.shape[0]
+    config["vocab_size"] = rows
+    config["vocab_used"] = min(len(meta.get("tokenizer.ggml.tokens", ())) or rows, rows)
+    config["tie_word_embeddings"] = "output.weight" not in tensors
+    config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
+    config["rope_theta"] = meta.get(f"{arch}.rope.freq_base")
+    config["rope_scaling"] = _rope_scaling(meta, f"{arch}.rope.")
+    _check_rope_dimension(header, f"{arch}.rope.dimension_count", config)
+    return config
+
+
+def _uniform(header: Header, key: str) -> Any:
+    """A value that may be given for each layer, as long as it is the same for all."""
+    value = header.metadata[key]
+    if not isinstance(value, list):
+        return value
+    if len(set(map(repr, value))) != 1:
+        raise ModelError(f"{header.path}: {key} differs between layers", "unsupported_feature")
+    return value[0]
+
+
+def _rope_scaling(meta: Mapping[str, Any], at: str) -> dict[str, Any] | None:
+    kind = meta.get(f"{at}scaling.type")
+    if kind is None and f"{at}scale_linear" in meta:
+        return {"rope_type": "linear", "factor": meta[f"{at}scale_linear"]}
+    if kind in (None, "none"):
+        return None
+    scaling = {
+        key: meta[f"{at}scaling.{name}"]
+        for key, name in _SCALING.items()
+        if f"{at}scaling.{name}" in meta
+    }
+    return {"rope_type": kind, **scaling}
+
+
+def _check_rope_dimension(header: Header, key: str, config: dict[str, Any]) -> None:
+    """The rotary part of a head, where it is not the whole."""
+    rotary, heads = header.metadata.get(key), config.get("num_attention_heads")
+    hidden = config.get("hidden_size")
+    if rotary is None or not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
+        return
+    head_dim = config.get("head_dim") or hidden // heads
+    if rotary != head_dim:
+        config["partial_rotary_factor"] = rotary / head_dim
+
+
+def rope_divisors(header: Header) -> tuple[float, ...]:
+    """`rope_freqs.weight`: what LLaMA 3 files divide the frequencies by."""
+    entry = header.tensors.get(_ROPE_FREQS)
+    if entry is None:
+        return ()
+    values = dequantize(entry.type, _rows(entry), entry.shape).reshape(-1)
+    if not np.all(np.isfinite(values) & (values > 0)):
+        raise ModelError(
+            f"{header.path}: {_ROPE_FREQS} holds values that are not positive", "bad_rope"
+        )
+    return tuple(float(value) for value in values)
+
+
+def end_tokens(meta: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ids that end a generation: those named so, and control tokens known by their text."""
+    named = [meta.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
+    found = {token for token in named if isinstance(token, int)}
+    tokens, kinds = meta.get("tokenizer.ggml.tokens", []), meta.get("tokenizer.ggml.token_type", [])
+    found.update(
+        i
+        for i, (text, kind) in enumerate(zip(tokens, kinds, strict=False))
+        if kind == _CONTROL and text in END_TEXTS
+    )
+    return tuple(sorted(found))
+
+
+def quantization(header: Header) -> str:
+    """The type that most weights have, e.g. "Q4_1"; "none" for plain floats."""
+    sizes: dict[str, int] = {}
+    for entry in header.tensors.values():
+        if len(entry.shape) > 1:
+            sizes[entry.type] = sizes.get(entry.type, 0) + entry.size
+    kind = max(sizes, key=sizes.__getitem__, default="F32")
+    return "none" if kind in _PLAIN else kind
+
+
+def check(header: Header, spec: DecoderSpec, family: Family) -> dict[str, str]:
+    """Canonical name -> name in the file, after one check of all names and shapes."""
+    shapes = expected_shapes(spec)
+    names = file_names(shapes, family.gguf_names)
+    found = {name: entry.shape for name, entry in header.tensors.items() if name != _ROPE_FREQS}
+    check_tensors(header.path, {names[key]: shape for key, shape in shapes.items()}, found)
+    return names
+
+
+def open_weights(header: Header, spec: DecoderSpec, family: Family) -> Checkpoint:
+    """The tensors of `header`, checked against `spec`, mapped and not read."""
+    names = check(header, spec, family)
+    maps: dict[str, Any] = {}
+    tensors = {}
+    for canonical, name in names.items():
+        entry = header.tensors[name]
+        rows = _rows(entry, maps)
+        if family.gguf_permuted:
+            rows = _restore_order(canonical, rows, spec)
+        tensors[canonical] = _raw_weight(canonical, entry, rows)
+    return Checkpoint(tensors)
+
+
+def _rows(entry: TensorEntry, maps: dict[str, Any] | None = None) -> Any:
+    """The bytes of a tensor as (outputs, bytes of a row), mapped."""
+    maps = {} if maps is None else maps
+    if entry.path not in maps:
+        maps[entry.path] = np.memmap(Path(entry.path), mode="r", dtype=np.uint8)
+    data = maps[entry.path][entry.offset : entry.offset + entry.size]
+    return data.reshape(*entry.shape[:-1], -1)
+
+
+def _raw_weight(canonical: str, entry: TensorEntry, rows: Any) -> RawWeight:
+    views = {"F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2")}
+    label, dtype = views.get(entry.type, (f"gguf:{entry.type}", "u1"))
+    return RawWeight(
+        canonical,
+        entry.shape,
+        label,
+        rows.view(dtype),
+        lambda: dequantize(entry.type, rows, entry.shape),
+    )
+
+
+def _restore_order(canonical: str, rows: Any, spec: DecoderSpec) -> Any:
+    """Rows of q and k (and of their biases) as transformers keeps them.
+
+    llama.cpp keeps a head's row pairs (j, j + half) side by side, for interleaved rope. Whole rows
+    move, so this loses nothing on quantised ones. It copies: a few per cent of the file.
+    """
+    part = canonical.removesuffix(".bias")
+    if not part.startswith("layers.") or part.rpartition(".")[2] not in ("q", "k"):
+        return rows
+    attention = spec.layers[int(part.split(".")[1])].attention
+    heads = attention.heads if part.endswith(".q") else attention.kv_heads
+    half = attention.head_dim // 2
+    order = np.arange(heads * attention.head_dim).reshape(heads, half, 2).swapaxes(1, 2).reshape(-1)
+    if canonical.endswith(".bias"):
+        width = rows.size // order.size
+        return rows.reshape(-1, width)[order].reshape(-1)
+    return rows[order]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.machine import Machine, choose_threads, inspect, thread_environment
+from octavo.machine import Machine, choose_threads, inspect
 
 GIB = 1024**3
 
@@ -145,11 +145,6 @@ def test_this_machine_is_read() -> None:
     machine = inspect()
     assert machine.memory > 64 * 1024**2
     assert 1 <= choose_threads(machine, env={}).count <= machine.affinity
-
-
-def test_pools_of_a_process_are_all_named() -> None:
-    assert set(thread_environment(3).values()) == {"3"}
-    assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"} <= set(thread_environment(3))
 
 
 def test_open_files_are_raised_to_the_hard_limit_at_most() -> None:

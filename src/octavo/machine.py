@@ -80,12 +80,6 @@ def choose_threads(
     return Threads(max(1, count), f"affinity {machine.affinity}, cgroup quota {shown}")
 
 
-def thread_environment(count: int) -> dict[str, str]:
-    """Variables that hold every thread pool of a process to `count`; set before it starts."""
-    pools = (NUM_THREADS, "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-    return dict.fromkeys(pools, str(count))
-
-
 def raise_open_file_limit(wanted: int = 65536) -> tuple[int, int]:
     """Raise the soft limit of open files towards `wanted`, as far as the hard limit allows.
     Returns (before, after); each stream and connection takes one."""

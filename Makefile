@@ -1,0 +1,61 @@
+# The commands of the project. Each makes the environment it needs; again, it takes no time.
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+
+.PHONY: serve test lint fix bench docs oracle measure clean
+
+serve: .venv/.installed  ## serve a model (ARGS="--port 8001 ...")
+	@$(BIN)/octavo serve $(ARGS)
+
+test: .venv/.developing  ## fetch the default model and run all tests (ARGS="tests/core -k ...")
+	@$(BIN)/octavo pull || { [ -z "$$CI" ] && echo "tests that need the default model are skipped"; }
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.developing  ## style, types, direction of imports, sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_tree.py
+
+fix: .venv/.developing  ## repair what style can repair
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.installed  ## measure the scheduler and the default model
+	@$(BIN)/python -m octavo.bench $(ARGS)
+
+docs: .venv/.developing  ## write the generated references in docs/
+	$(BIN)/python scripts/generate_docs.py
+
+oracle: .venv-oracle/.installed  ## make the golden arrays anew with transformers, and compare
+	PYTHONPATH=src .venv-oracle/bin/python tests/oracle/make_golden.py --check
+
+measure: .venv/.developing  ## first token, idle CPU, size of the environment
+	@$(BIN)/python scripts/measure.py
+
+clean:
+	rm -rf .venv .venv-oracle build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# With everything for tests installed, what serving needs is there too.
+.venv/.developing: $(SOURCES)
+	@scripts/venv.sh $(PYTHON) .venv
+	@echo "Installing octavo with its tools into .venv (a minute or two, once) ..."
+	@$(INSTALL) -e '.[test,lint]'
+	@touch .venv/.installed $@
+
+.venv/.installed: $(SOURCES)
+	@scripts/venv.sh $(PYTHON) .venv
+	@echo "Installing octavo into .venv (about a minute, once) ..."
+	@$(INSTALL) -e .
+	@touch $@
+
+.venv-oracle/.installed: tests/oracle/requirements.txt
+	@scripts/venv.sh $(PYTHON) .venv-oracle
+	@echo "Installing torch and transformers into .venv-oracle (some minutes, once) ..."
+	@.venv-oracle/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		-r tests/oracle/requirements.txt
+	@touch $@

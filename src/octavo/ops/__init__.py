@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+NONFINITE_LOGITS = "the logits are not finite"
+"""`SampledRow.error` of a row with a NaN or +inf, or with nothing above -inf."""
+
 Array = Any
 Weight = Any
 Batch = Any
@@ -97,9 +100,10 @@ class HostBatch:
     `ids` and `positions` have one entry a token; `row_starts` (rows + 1) delimits each row's
     tokens; `tables[group][row]` are block ids covering positions 0 up to the row's last;
     `write_from[row]`: positions below it are in the cache already and must not be written.
-    `logit_tokens` are the indices (into the tokens) whose logits are wanted.
+    `logit_tokens` are the indices (into the tokens) whose logits are wanted, in that order.
     """
 
+    block_size: int
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     row_of: list[int] = field(default_factory=list)
@@ -151,6 +155,12 @@ class Ops(Protocol):
 
     name: str
 
+    @property
+    def identity(self) -> str:
+        """Everything of the backend that the bits of a result depend on: kernels' version,
+        instruction set, mode. Equal identities and equal weights give equal tokens."""
+        ...
+
     def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Weight:
         """Once, at load: weights stacked along their outputs (fused q, k, v) in the own layout."""
         ...
@@ -176,7 +186,13 @@ class Ops(Protocol):
         ...
 
     def rope_and_store(
-        self, q: Array, k: Array, v: Array, cache: Cache, batch: Batch, rope: RopeSpec | None,
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        cache: Cache,
+        batch: Batch,
+        rope: RopeSpec | None,
         spec: AttentionSpec,
     ) -> Array:
         """Rotates q and k, writes k and v to the cache (honouring write_from); returns q."""
@@ -187,11 +203,13 @@ class Ops(Protocol):
         ...
 
     def act(self, x: Array, kind: str) -> Array:
-        """"silu", "gelu", "gelu_tanh", "relu"; with "_gated" (tokens, 2 n) -> (tokens, n): the
+        """ "silu", "gelu", "gelu_tanh", "relu"; with "_gated" (tokens, 2 n) -> (tokens, n): the
         first half is the gate."""
         ...
 
     def add(self, x: Array, y: Array, scale: float = 1.0) -> Array: ...
+
+    def scale(self, x: Array, factor: float) -> Array: ...
 
     def logit_rows(self, x: Array, batch: Batch) -> Array:
         """The hidden rows whose logits are wanted."""
@@ -201,9 +219,7 @@ class Ops(Protocol):
         """logits: (len(rows), vocabulary)."""
         ...
 
-    def score(
-        self, logits: Array, targets: Sequence[int], top: int
-    ) -> list[SampledRow]:
+    def score(self, logits: Array, targets: Sequence[int], top: int) -> list[SampledRow]:
         """Prompt logprobs: row i tells of the known token targets[i]."""
         ...
 

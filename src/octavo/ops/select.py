@@ -1,0 +1,26 @@
+"""Which backend runs.
+
+Owns: the names of backends.
+Does not know: models. It does not import numpy until a backend is made: numpy's BLAS reads its
+number of threads (OPENBLAS_NUM_THREADS, MKL_NUM_THREADS, OMP_NUM_THREADS) once, when numpy is first
+imported, so whoever starts a computing process must set them before.
+"""
+
+from __future__ import annotations
+
+from octavo.ops import Ops
+
+BACKENDS = ("auto", "reference")
+
+
+def select_ops(name: str = "auto", *, threads: int = 1, row_at_a_time: bool = False) -> Ops:
+    """The backend called `name`; "auto" is the best that this install can run.
+
+    `threads` is how many it may use; for the reference, what BLAS was limited to. Raises ValueError
+    for a name that is not in `BACKENDS`.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")
+    from octavo.ops.reference import ReferenceOps
+
+    return ReferenceOps(threads=threads, row_at_a_time=row_at_a_time)

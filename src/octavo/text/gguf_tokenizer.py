@@ -215,7 +215,10 @@ def _finish(
     ids = {name: ggml.id(f"{key}_token_id", size) for name, key in _NAMES.items()}
     named = {f"{name}_token": tokens[i] for name, i in ids.items() if i is not None}
     ends = [ids["eos"], ggml.id("eot_token_id", size), ggml.id("eom_token_id", size)]
-    ends += [i for i, token in enumerate(tokens) if types[i] == _CONTROL and token in _END_OF_TURN]
+    control = {token: i for i, token in enumerate(tokens) if types[i] == _CONTROL}
+    ends += [i for token, i in control.items() if token in _END_OF_TURN]
+    if "<|return|>" in control:  # the harmony format: <|end|> ends a message, and the turn goes on
+        ends = [i for i in ends if i != control.get("<|end|>")]
     bos = ids["bos"]
     with_bos = bos is not None and ggml.flag("add_bos_token", add_bos)
     return Tokenizer(

@@ -105,9 +105,12 @@ class Tokenizer:
         """
         try:
             ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
+        except TypeError as error:  # the library's word for a str that is not valid Unicode
+            at = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)
+            if at is None:
+                raise
             raise TokenizerError(
-                f"the text is not valid Unicode: a lone surrogate at character {error.start}"
+                f"the text is not valid Unicode: a lone surrogate at character {at}"
             ) from error
         prefix = self.prefix_ids
         if not add_special_tokens or not prefix or tuple(ids[: len(prefix)]) == prefix:

@@ -37,10 +37,11 @@ class Caps:
 class SamplingParams:
     """How one request is sampled. Field names and meanings are those of OpenAI and vLLM.
 
-    `temperature` 0 (or `top_k` 1, or `top_p` 0) is greedy. `top_k` 0 or -1 is off. `logprobs` is the number of
-    alternatives beside the sampled token (0: the sampled token only, None: off); logprobs are those
-    of the model's raw logits, before penalties, bias and temperature. `max_tokens` None means up
-    to the context's end. `seed` None is replaced at submission by a random one.
+    `temperature` 0 (or `top_k` 1, or `top_p` 0) is greedy. `top_k` 0 or -1 is off. `logprobs` is
+    the number of alternatives beside the sampled token (0: the sampled token only, None: off);
+    logprobs are those of the model's raw logits, before penalties, bias and temperature.
+    `max_tokens` None means up to the context's end. `seed` None is replaced at submission by a
+    random one.
     """
 
     n: int = 1
@@ -84,7 +85,9 @@ class SamplingParams:
         if self.best_of is not None:
             _integer("best_of", self.best_of, 1, caps.max_n)
             if self.best_of < self.n:
-                raise ParamError("best_of", f"best_of ({self.best_of}) must be at least n ({self.n})")
+                raise ParamError(
+                    "best_of", f"best_of ({self.best_of}) must be at least n ({self.n})"
+                )
         _number("temperature", self.temperature, 0.0, 100.0)
         _integer("top_k", self.top_k, -1, None)
         _number("top_p", self.top_p, 0.0, 1.0)
@@ -114,7 +117,9 @@ class SamplingParams:
 
     def _validate_stops(self, vocab_size: int, caps: Caps) -> None:
         if len(self.stop) > caps.max_stop:
-            raise ParamError("stop", f"stop has {len(self.stop)} strings; the limit is {caps.max_stop}")
+            raise ParamError(
+                "stop", f"stop has {len(self.stop)} strings; the limit is {caps.max_stop}"
+            )
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ParamError("stop", "stop must be non-empty strings")
@@ -136,7 +141,8 @@ class SamplingParams:
         if len(self.logit_bias) > caps.max_logit_bias:
             raise ParamError(
                 "logit_bias",
-                f"logit_bias has {len(self.logit_bias)} entries; the limit is {caps.max_logit_bias}",
+                f"logit_bias has {len(self.logit_bias)} entries; "
+                f"the limit is {caps.max_logit_bias}",
             )
         for token, bias in self.logit_bias.items():
             check_token_id("logit_bias", token, vocab_size)

@@ -13,7 +13,8 @@ Rules of the seam
 - `copies` are done before any write of the step, and all sources are read before any target is
   written.
 - Plans are submitted and collected in order; an asynchronous executor may have two in flight. A
-  token sampled by a step not yet collected is PENDING in the next plan's row: the executor knows it.
+  token sampled by a step not yet collected is PENDING in the next plan's row: the executor knows
+  it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""What a scheduler is told at its start.
+
+Owns: `SchedulerConfig` and the checks on it.
+Does not know: where the numbers come from (memory plan, command line).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.core.blocks import GroupSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of one engine. Raises ValueError where one makes no sense.
+
+    `num_blocks` blocks of `block_size` tokens hold all keys and values; `groups` names several KV
+    groups instead (all with the same block size). `max_num_seqs` bounds the rows of a step and
+    `max_num_batched_tokens` its tokens; no more sequences run than either allows, so that every
+    one of them can decode in every step. `eos_token_ids` end a sequence unless it ignores them.
+    `fingerprint` keys the prefix cache. `policy` is "fcfs" or "priority".
+    """
+
+    num_blocks: int
+    max_model_len: int
+    block_size: int = 16
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    max_waiting_requests: int = 4096
+    max_waiting_tokens: int = 8_000_000
+    enable_prefix_caching: bool = True
+    eos_token_ids: tuple[int, ...] = ()
+    fingerprint: str = ""
+    policy: str = "fcfs"
+    groups: tuple[GroupSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_blocks",
+            "max_model_len",
+            "block_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_waiting_requests",
+            "max_waiting_tokens",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if any(group.block_size != self.block_size for group in self.groups):
+            raise ValueError(f"every KV group must have block_size {self.block_size}")
+
+    @property
+    def group_specs(self) -> tuple[GroupSpec, ...]:
+        return self.groups or (GroupSpec(self.num_blocks, self.block_size),)
+
+    @property
+    def max_running(self) -> int:
+        return min(self.max_num_seqs, self.max_num_batched_tokens)

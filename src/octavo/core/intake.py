@@ -1,0 +1,146 @@
+"""From a submission to sequences, or to a refusal with numbers.
+
+Owns: what is taken, what is refused and why, and how a resumed request is rebuilt.
+Does not know: when anything runs.
+
+Refusals (`Refused.code`):
+    empty_prompt              no token to start from
+    duplicate_request_id      a request of this id is unfinished
+    context_length_exceeded   the prompt leaves no room for one token within max_model_len
+    request_too_large         the blocks of the prompt (and of one more token for each choice)
+                              exceed the whole pool: it could never run
+    queue_full                too many requests or tokens wait; `retry_after` says for how long
+
+A prompt plus max_tokens beyond the context or the pool is taken: the sequence ends there with
+finish_reason "length".
+"""
+
+from __future__ import annotations
+
+from octavo.core.lifecycle import Lifecycle
+from octavo.core.prefix import root_hash
+from octavo.core.request import ChoiceState, FinishReason, Refused, Submission
+from octavo.core.sequence import Live, Sequence, State, Wait
+from octavo.core.throughput import Throughput
+
+
+class Intake:
+    def __init__(self, books: Lifecycle, throughput: Throughput) -> None:
+        self._books = books
+        self._config = books.config
+        self._throughput = throughput
+        self._next_rid = 0
+
+    def accept(self, submission: Submission, hashes: list[bytes]) -> Live | None:
+        """The request's sequences, not entered yet; None if all its choices were finished."""
+        self._refuse_unfit(submission)
+        self._refuse_full(submission)
+        states = [
+            state
+            for state in submission.resumed
+            or [ChoiceState(choice) for choice in range(submission.params.choices)]
+            if not state.finished
+        ]
+        if not states:
+            return None
+        live = Live(
+            submission,
+            root_hash(self._config.fingerprint, submission.adapter, submission.salt),
+        )
+        live.sequences = [self._sequence(live, state, hashes) for state in states]
+        live.unfinished = len(states)
+        # Choices that have outputs already (after a crash) are no forks of one prompt any more.
+        if not any(state.tokens for state in states):
+            live.leader, *live.forks = live.sequences
+            live.logprobs_due = submission.params.prompt_logprobs is not None
+            for sequence in live.forks:
+                sequence.state, sequence.wait = State.FORKING, Wait.FORK
+        return live
+
+    def finish_done(self, live: Live) -> None:
+        """End at once the choices that have nothing to compute."""
+        for sequence in list(live.sequences):
+            no_more = len(sequence.tokens) >= sequence.limit
+            if no_more and not live.logprobs_due:
+                self._books.ready.append(self._books.finish(sequence, FinishReason.LENGTH))
+
+    def _sequence(self, live: Live, state: ChoiceState, hashes: list[bytes]) -> Sequence:
+        submission = live.submission
+        prompt_len = len(submission.prompt)
+        limit = self._config.max_model_len
+        if submission.params.max_tokens is not None:
+            limit = min(limit, prompt_len + submission.params.max_tokens)
+        self._next_rid += 1
+        return Sequence(
+            rid=self._next_rid - 1,
+            live=live,
+            choice=state.choice,
+            tokens=[*submission.prompt, *state.tokens],
+            prompt_len=prompt_len,
+            limit=limit,
+            tables=self._books.tables.empty(),
+            hashes=list(hashes[: prompt_len // self._config.block_size]),
+            cumulative_logprob=state.cumulative_logprob,
+        )
+
+    def _refuse_unfit(self, submission: Submission) -> None:
+        length, config = len(submission.prompt), self._config
+        if length == 0:
+            raise Refused("the prompt has no tokens; give at least one", "empty_prompt", "prompt")
+        if submission.request_id in self._books.live:
+            raise Refused(
+                f"a request with id {submission.request_id!r} is running", "duplicate_request_id"
+            )
+        if length + 1 > config.max_model_len:
+            asked = submission.params.max_tokens
+            raise Refused(
+                f"the prompt has {length} tokens"
+                + (f" and {asked} more are requested" if asked is not None else "")
+                + f"; the context holds {config.max_model_len} in all, at least one of them "
+                "for the answer. Shorten the prompt.",
+                "context_length_exceeded",
+                "prompt",
+            )
+        if submission.resumed:
+            return
+        needed, available = self._needed_blocks(submission), self._books.tables.capacity
+        if needed > available:
+            size = config.block_size
+            raise Refused(
+                f"the request needs {needed * size} tokens of KV cache at the least (prompt of "
+                f"{length}, {submission.params.choices} choices); the whole cache has "
+                f"{available * size}. Shorten the prompt, ask for fewer choices, or give the "
+                "server a larger cache.",
+                "request_too_large",
+                "prompt",
+            )
+
+    def _needed_blocks(self, submission: Submission) -> int:
+        """Blocks to hold the prompt once and each choice's first token after it."""
+        length, params = len(submission.prompt), submission.params
+        tables, size = self._books.tables, self._config.block_size
+        stored = 0 if params.max_tokens is not None and params.max_tokens <= 1 else 1
+        if not stored:
+            return tables.blocks_for(length)
+        shared = length // size
+        return shared + params.choices * (tables.blocks_for(length + 1) - shared)
+
+    def _refuse_full(self, submission: Submission) -> None:
+        """Resumed requests were taken before; a crash must not turn them away."""
+        books, config = self._books, self._config
+        if submission.resumed:
+            return
+        requests = books.unstarted_requests + 1 - config.max_waiting_requests
+        tokens = books.unstarted_tokens + len(submission.prompt) - config.max_waiting_tokens
+        # A queue that is empty takes any request that fits the engine at all.
+        if books.unstarted_requests == 0 or (requests <= 0 and tokens <= 0):
+            return
+        mean = books.unstarted_tokens / books.unstarted_requests
+        wait = self._throughput.retry_after(max(tokens, requests * mean))
+        raise Refused(
+            f"{books.unstarted_requests} requests with {books.unstarted_tokens} prompt tokens are "
+            f"waiting; the limits are {config.max_waiting_requests} and "
+            f"{config.max_waiting_tokens}. Try again in {wait:.0f} s.",
+            "queue_full",
+            retry_after=wait,
+        )

@@ -1,0 +1,199 @@
+"""Which rows a step has: running sequences first, then waiting ones, within the budgets.
+
+Owns: the choice of rows, of victims, and of who is admitted.
+Does not know: results (commit), or what a row costs to compute.
+
+One pass over the running sequences in the policy's order. Every decodable one (a single token to
+do) has its token of the budget set aside, so that a long prefill, wherever it stands in the order,
+never keeps a sequence from decoding. Where blocks run short the last in the order gives way, unless
+it has its row already; a sequence that is itself the last one skips the step and keeps its blocks.
+Then the head of the queue is admitted while rows, tokens and the predicted peak of blocks allow. It
+is not overtaken when memory holds it up, so nobody starves; only those that wait for another's
+prefix are stepped over, `LOOKAHEAD` at most a step, so the cost does not grow with the queue.
+"""
+
+from __future__ import annotations
+
+from octavo.core.admission import peak_blocks
+from octavo.core.events import EventKind
+from octavo.core.lifecycle import Lifecycle
+from octavo.core.plan import StepPlan
+from octavo.core.prefix import extend_hashes
+from octavo.core.request import FinishReason
+from octavo.core.rows import place_row
+from octavo.core.sequence import Sequence, State, Wait
+
+LOOKAHEAD = 64
+
+
+class Planner:
+    def __init__(self, books: Lifecycle) -> None:
+        self._books = books
+        self._config = books.config
+        self._tables = books.tables
+        self._short = False
+        """A running sequence lacked blocks in this step: nobody is admitted."""
+
+    def fill(self, plan: StepPlan, alone: bool, now: float) -> None:
+        """Add the rows of the requests that must (`alone`) or need not be by themselves."""
+        self._short = False
+        budget = self._running_rows(plan, alone)
+        if not self._short:
+            self._waiting_rows(plan, alone, budget, now)
+
+    # ---- running ------------------------------------------------------------------------------
+
+    def _running_rows(self, plan: StepPlan, alone: bool) -> int:
+        """Returns the tokens left of the budget."""
+        budget = self._config.max_num_batched_tokens
+        ready = [
+            (sequence, todo)
+            for sequence in self._books.running
+            if sequence.alone is alone and not sequence.yields and (todo := sequence.todo) > 0
+        ]
+        set_aside = sum(todo == 1 for _, todo in ready)
+        for sequence, todo in ready:
+            set_aside -= todo == 1
+            if sequence.state is not State.RUNNING or sequence.yields:
+                continue
+            count = self._whole_prompt(sequence, min(todo, budget - set_aside))
+            if count > 0:
+                count = self._with_blocks(plan, sequence, count)
+            if count > 0:
+                place_row(self._books, plan, sequence, count)
+                budget -= count
+        return budget
+
+    @staticmethod
+    def _whole_prompt(sequence: Sequence, count: int) -> int:
+        """A row that scores the prompt does not reach beyond it."""
+        if sequence.scores_prompt and sequence.start < sequence.prompt_len:
+            return min(count, sequence.prompt_len - sequence.start)
+        return count
+
+    def _with_blocks(self, plan: StepPlan, sequence: Sequence, count: int) -> int:
+        """How many of `count` tokens have blocks; preempts others for them where it must."""
+        tables = self._tables
+        first = max(sequence.start, sequence.write_from)
+        end = sequence.start + count
+        while tables.missing(sequence.tables, first, end) > tables.available:
+            if not self._books.yielding and not self._books.lingering:
+                victim = self._victim(plan, sequence)
+                if victim is not None and not victim.rows_in_flight:
+                    self._books.preempt(victim)
+                    continue
+                if victim is not None:
+                    self._books.yield_later(victim)
+                elif tables.held == len(sequence.tables[0]) and not sequence.rows_in_flight:
+                    self._short = True
+                    return self._last_tokens(sequence, first, end)
+            self._short = True
+            return max(0, tables.fitting(sequence.tables, first, end) - sequence.start)
+        return count
+
+    def _victim(self, plan: StepPlan, requester: Sequence) -> Sequence | None:
+        """The last in the order without a row in this step, if it comes after the requester."""
+        for sequence in reversed(self._books.running):
+            if sequence is requester:
+                return None
+            if sequence.planned_step != plan.step and sequence.tables[0]:
+                return sequence
+        return None
+
+    def _last_tokens(self, sequence: Sequence, first: int, end: int) -> int:
+        """It holds every block in use and nobody can give way: what still fits, or its end."""
+        fits = self._tables.fitting(sequence.tables, first, end) - sequence.start
+        if fits <= 0:
+            self._books.ready.append(self._books.finish(sequence, FinishReason.LENGTH))
+        return max(0, fits)
+
+    # ---- waiting ------------------------------------------------------------------------------
+
+    def _waiting_rows(self, plan: StepPlan, alone: bool, budget: int, now: float) -> None:
+        books = self._books
+        queue = books.alone_queue if alone else books.queue
+        steps_over = LOOKAHEAD
+        while budget > 0 and steps_over > 0:
+            sequence = queue.peek()
+            if sequence is None:
+                return
+            if len(books.running) >= self._config.max_running:
+                sequence.wait = Wait.ROWS
+                return
+            books.counters.looks += 1
+            taken = self._admit(plan, sequence, budget, now)
+            if sequence.state is State.WAITING:
+                return
+            steps_over -= not taken
+            budget -= taken
+
+    def _admit(self, plan: StepPlan, sequence: Sequence, budget: int, now: float) -> int:
+        """Begin the sequence, park it, end it, or leave it; returns the tokens of its row."""
+        books, tables = self._books, self._tables
+        known, size = len(sequence.tokens), self._config.block_size
+        if tables.blocks_for(known) > tables.capacity:
+            # It filled the whole pool before it was preempted, and needs one block more.
+            books.ready.append(books.finish(sequence, FinishReason.LENGTH))
+            return 0
+        full, hits = known // size, 0
+        if self._config.enable_prefix_caching:
+            extend_hashes(sequence.hashes, sequence.live.root, sequence.tokens, size)
+            if not sequence.scores_prompt:
+                hits = tables.hits(sequence.hashes, full)
+                owner = books.dedup.owner(sequence.hashes[hits]) if hits < full else None
+                if owner is not None:
+                    books.park(sequence, owner, hits)
+                    return 0
+        if not self._fits(sequence, hits):
+            sequence.wait = Wait.MEMORY
+            return 0
+        books.take(sequence)
+        tables.adopt(sequence.tables, sequence.hashes, hits)
+        sequence.published = hits
+        sequence.computed = min(hits * size, known - 1)
+        sequence.write_from = hits * size if hits * size == known else 0
+        if self._config.enable_prefix_caching:
+            books.dedup.own(sequence, hits, full)
+        if sequence.live.cached_tokens is None:
+            sequence.live.cached_tokens = min(sequence.computed, sequence.prompt_len - 1)
+            books.counters.cached_tokens += sequence.live.cached_tokens
+        books.emit(EventKind.ADMITTED, sequence, sequence.computed)
+        books.begin(sequence, now)
+        count = self._whole_prompt(sequence, min(known - sequence.computed, budget))
+        place_row(books, plan, sequence, count)
+        return count
+
+    def _fits(self, candidate: Sequence, hits: int) -> bool:
+        """Whether the blocks suffice now, and at the predicted peak."""
+        books, tables = self._books, self._tables
+        new = tables.blocks_for(len(candidate.tokens)) - hits
+        held = tables.held + new + tables.unheld_hits(candidate.hashes, hits)
+        members: list[tuple[int, int]] = []
+        for sequence in books.running:
+            needs = tables.blocks_for(sequence.known)
+            held += max(0, needs - len(sequence.tables[0]))
+            needs -= tables.shared_prefix(sequence.tables)
+            held += self._foresee(members, sequence, max(0, needs), candidate.preemptions)
+        if held > tables.capacity:
+            return False
+        if not books.running:
+            return True
+        held += self._foresee(members, candidate, new, candidate.preemptions)
+        cautious = candidate.preemptions > 1
+        return peak_blocks(members, held, self._config.block_size, cautious) <= tables.capacity
+
+    def _foresee(
+        self, members: list[tuple[int, int]], sequence: Sequence, exclusive: int, caution: int
+    ) -> int:
+        """Add a sequence, and the choices that will fork off it, to the members of the peak;
+        returns the blocks that the forks will copy."""
+        remaining = self._books.lengths.remaining(
+            sequence.outputs, sequence.limit - sequence.prompt_len, caution
+        )
+        members.append((remaining, exclusive))
+        live = sequence.live
+        if live.leader is not sequence or not live.forks:
+            return 0
+        copied = int(sequence.prompt_len % self._config.block_size > 0)
+        members.extend([(remaining, copied)] * len(live.forks))
+        return copied * len(live.forks)

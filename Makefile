@@ -31,8 +31,8 @@ bench: .venv/.installed  ## measure the scheduler and the default model
 docs: .venv/.developing  ## write the generated references in docs/
 	$(BIN)/python scripts/generate_docs.py
 
-oracle: .venv-oracle/.installed  ## make the golden arrays anew with transformers, and compare
-	PYTHONPATH=src .venv-oracle/bin/python tests/oracle/make_golden.py --check
+oracle: .venv/.installed .venv-oracle/.installed  ## make the golden arrays anew, and compare
+	.venv-oracle/bin/python tests/oracle/make_golden.py --model "$$($(BIN)/octavo pull)" --check
 
 measure: .venv/.developing  ## first token, idle CPU, size of the environment
 	@$(BIN)/python scripts/measure.py

@@ -1,0 +1,115 @@
+"""What the commands print to people: numbered steps, progress bars, errors, the ledger.
+
+Owns: the look. Everything here goes to standard error, so that standard output holds results only.
+Does not know: what the commands do.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from octavo.cli.errors import CliError
+from octavo.core.memory import MemoryPlan, show_ledger
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+
+def make_console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_error(error: CliError) -> None:
+    console = make_console()
+    console.print("error:", style="bold red", end=" ")
+    console.print(error.message, markup=False)
+    for line in error.hint.splitlines():
+        console.print(f"  {line}", markup=False)
+
+
+def plan_lines(plan: MemoryPlan) -> list[str]:
+    """The ledger, and what it means for people."""
+    chats, length = plan.chats()
+    held = f"holds {chats:,} chats of {length:,} tokens"
+    return [*show_ledger(plan.ledger(), plan.budget), held]
+
+
+class Steps:
+    """Numbered progress: "2/5 Planning memory", with a bar while bytes are on their way.
+
+    Use as a context manager; `begin` ends the step before. Where standard error is no terminal the
+    bar is left out.
+    """
+
+    def __init__(self, total: int, quiet: bool = False) -> None:
+        self.console = make_console()
+        self._total = total
+        self._quiet = quiet
+        self._number = 0
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def begin(self, text: str) -> None:
+        self._end_bar()
+        self._number += 1
+        self.say(f"[{self._number}/{self._total}] {text}")
+
+    def say(self, text: str, style: str | None = None) -> None:
+        if not self._quiet:
+            self.console.print(text, markup=False, style=style)
+
+    def warn(self, text: str) -> None:
+        self.console.print(f"warning: {text}", markup=False, style="yellow")
+
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        """`done` of `total` bytes (None: not known) of `what`."""
+        if self._quiet or not self.console.is_terminal:
+            return
+        if self._bar is None:
+            from rich.progress import (
+                BarColumn,
+                DownloadColumn,
+                Progress,
+                TextColumn,
+                TransferSpeedColumn,
+            )
+
+            self._bar = Progress(
+                TextColumn("      {task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(what, total=total)
+        assert self._task is not None
+        self._bar.update(self._task, description=what, completed=done, total=total)
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end_bar()
+
+
+def write(text: str) -> None:
+    """Result text to standard output, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -147,6 +147,18 @@ def test_this_machine_is_read() -> None:
     assert 1 <= choose_threads(machine, env={}).count <= machine.affinity
 
 
+def test_h01_all_pools_of_a_process_are_held_to_the_count() -> None:
+    code = (
+        "import os; from octavo.machine import POOLS, limit_thread_pools as limit;"
+        "limit(3, os.environ); assert {os.environ[pool] for pool in POOLS} == {'3'};"
+        "import numpy; limit(3, os.environ)\n"
+        "try: limit(2, os.environ)\n"
+        "except RuntimeError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "before numpy is imported" in result.stdout, result.stderr
+
+
 def test_open_files_are_raised_to_the_hard_limit_at_most() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     code = (

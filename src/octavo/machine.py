@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ _UNLIMITED = 2**60
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 NUM_THREADS = "OMP_NUM_THREADS"
+POOLS = (NUM_THREADS, "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+"""The variables of OpenMP, of numpy's BLAS and of the tokenizers' library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,18 @@ def choose_threads(
     count = machine.affinity if quota is None else min(machine.affinity, math.floor(quota))
     shown = "none" if quota is None else f"{quota:g}"
     return Threads(max(1, count), f"affinity {machine.affinity}, cgroup quota {shown}")
+
+
+def limit_thread_pools(count: int, environ: MutableMapping[str, str]) -> None:
+    """Hold every thread pool of this process, and of those it starts, to `count` threads.
+
+    The pools read their variables once, when their library is first loaded: call this before numpy
+    is imported. Raises RuntimeError where it is too late for that.
+    """
+    wanted = dict.fromkeys(POOLS, str(count))
+    if "numpy" in sys.modules and any(environ.get(pool) != str(count) for pool in wanted):
+        raise RuntimeError("the number of threads must be set before numpy is imported")
+    environ.update(wanted)
 
 
 def raise_open_file_limit(wanted: int = 65536) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from octavo.cli.errors import CliError
 from octavo.config import Options
 from octavo.core.params import SamplingParams
 from octavo.deploy import threads_for
-from octavo.ops.select import limit_blas_threads
+from octavo.machine import limit_thread_pools
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -59,7 +59,7 @@ class Talker:
 
     def __init__(self, options: Options, ask: Ask) -> None:
         # BLAS reads its thread count when numpy is first imported, which is below this line.
-        limit_blas_threads(threads_for(options).count, os.environ)
+        limit_thread_pools(threads_for(options).count, os.environ)
         from octavo.offline.llm_engine import LLMEngine
 
         with Steps(1) as steps:

@@ -124,7 +124,7 @@ class RequestBook:
 
     def _submit(self, live: LiveRequest) -> None:
         try:
-            self._send(Submit(self._model, live.resubmission()))
+            self._send(Submit(self._model, live.submission_now()))
         except (FrameError, OverflowError, TypeError) as error:
             raise Refused(f"the request cannot be sent: {error}", "invalid_request") from error
 

@@ -29,7 +29,11 @@ class LiveRequest:
         ]
         self._open = sum(not state.finished for state in self._choices)
         self._pending: dict[int, Output] = {}
-        self._heard = False
+        self._heard: set[int] = set()
+        """Choices of which the reader was told something."""
+        self._handed_over = False
+        self._scored = False
+        """The prompt's logprobs were given."""
         self._changed = asyncio.Event()
 
     @property
@@ -49,9 +53,10 @@ class LiveRequest:
             return
         state.tokens += output.tokens
         state.cumulative_logprob = output.cumulative_logprob
-        if self._heard:
-            # A resumed request reports these anew; the reader has them.
+        if output.choice in self._heard:
+            # A resumed choice reports these anew; the reader has them.
             output.cached_tokens = output.queue_time = None
+        self._scored = self._scored or output.prompt_logprobs is not None
         if output.finish_reason is not None:
             self._end(state)
         self._push(output)
@@ -92,13 +97,15 @@ class LiveRequest:
         self._changed.set()
         return self._open != was_open
 
-    def resubmission(self) -> Submission:
-        """What to hand to a new engine process: what was sent already is not sent again."""
-        untouched = not self._heard and self._open == len(self._choices)
-        if untouched:
-            return replace(self.submission, alone=self.suspicion.alone)
+    def submission_now(self) -> Submission:
+        """What to hand to the engine, the first time or again: what was sent already is not sent
+        again. A request that was handed over before was taken before: the engine knows it by
+        `resumed`, and does not turn it away for a full queue."""
+        again, self._handed_over = self._handed_over, True
+        if not again and self._open == len(self._choices):
+            return self.submission
         params = self.submission.params
-        if self._heard:
+        if self._scored:
             params = replace(params, prompt_logprobs=None)
         return replace(
             self.submission,
@@ -123,7 +130,7 @@ class LiveRequest:
         self._open -= 1
 
     def _push(self, output: Output) -> None:
-        self._heard = True
+        self._heard.add(output.choice)
         self.buffered += _cost(output)
         earlier = self._pending.get(output.choice)
         self._pending[output.choice] = output if earlier is None else _merged(earlier, output)

@@ -1,0 +1,84 @@
+"""Putting an engine together from its configuration: the one place that joins core and model.
+
+Owns: importing the loader that the configuration names, and the order of things: load, warm up,
+schedule.
+Does not know: what the loader does, or whether the engine lives in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from octavo.core.config import SchedulerConfig
+from octavo.core.scheduler import Scheduler
+from octavo.engine.clock import MonotonicClock
+from octavo.engine.engine_core import EngineCore, Loaded
+from octavo.engine.errors import EngineFatal
+from octavo.engine.messages import EngineConfig
+from octavo.engine.recorder import Recorder
+
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def limit_threads(threads: int) -> None:
+    """Tells the numeric libraries how many threads to use. They read it when they are imported:
+    must come before numpy. What the user has set in the environment stays."""
+    for variable in _THREAD_VARIABLES:
+        os.environ.setdefault(variable, str(threads))
+
+
+def load(config: EngineConfig) -> Loaded:
+    """Calls the loader `config.executor` ("module:function"). Raises what it raises."""
+    module, _, name = config.executor.partition(":")
+    try:
+        loader = cast(
+            Callable[[EngineConfig], Loaded], getattr(importlib.import_module(module), name)
+        )
+    except (ImportError, AttributeError) as error:
+        raise EngineFatal(
+            f"the executor {config.executor!r} cannot be imported: {error}",
+            "executor_import_failed",
+        ) from error
+    return loader(config)
+
+
+def build_engine_core(
+    config: EngineConfig,
+    *,
+    recorder: Recorder | None = None,
+    mark: Callable[[Sequence[str]], None] | None = None,
+) -> tuple[EngineCore, Loaded]:
+    """Loads the model, runs the executor's warm-up steps and returns an engine that is ready."""
+    limit_threads(config.threads)
+    loaded = load(config)
+    warm_up = getattr(loaded.executor, "warm_up", None)
+    if warm_up is not None:
+        warm_up()
+    core = EngineCore(
+        Scheduler(_scheduler_config(config, loaded)),
+        loaded.executor,
+        MonotonicClock(),
+        vocab_size=loaded.info.vocab_size,
+        recorder=recorder,
+        mark=mark,
+    )
+    return core, loaded
+
+
+def _scheduler_config(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
+    return SchedulerConfig(
+        num_blocks=config.num_blocks,
+        max_model_len=config.max_model_len,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_waiting_requests=config.max_waiting_requests,
+        max_waiting_tokens=config.max_waiting_tokens,
+        enable_prefix_caching=config.enable_prefix_caching,
+        eos_token_ids=tuple(loaded.info.eos_token_ids),
+        fingerprint=loaded.fingerprint,
+        policy=config.scheduling_policy,
+    )

@@ -7,8 +7,6 @@ Does not know: how it is printed (console), or the commands.
 from __future__ import annotations
 
 import errno
-import shutil
-import socket
 
 NO_COMPILER = (
     "no compiled kernels in this install: products run on numpy, slower, and output may depend on\n"
@@ -41,7 +39,10 @@ def explain(error: BaseException) -> CliError | None:
         return CliError(str(error), error.hint, USAGE)
     if isinstance(error, DoesNotFit):
         return _does_not_fit(error)
-    if isinstance(error, PlanError | ParamError):
+    if isinstance(error, PlanError):
+        hint = "leave --max-model-len out to take the longest that fits"
+        return CliError(str(error), hint, USAGE)
+    if isinstance(error, ParamError):
         return CliError(str(error), code=USAGE)
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         return CliError("interrupted", code=INTERRUPTED)
@@ -79,6 +80,10 @@ def _of_parts(error: BaseException) -> CliError | None:
 
     if isinstance(error, PublicAddressError | KeyFileError):
         return CliError(str(error), code=USAGE)
+    from octavo.server.lifecycle import PortInUse
+
+    if isinstance(error, PortInUse):
+        return port_in_use(error.host, error.port, error.free)
     return None
 
 
@@ -99,36 +104,10 @@ def disk_full(error: OSError) -> CliError:
     )
 
 
-def port_in_use(host: str, port: int) -> CliError:
-    """Names the next port above that is free."""
-    free = next_free_port(host, port)
-    hint = f"another server may be running; take the next free port: --port {free}"
+def port_in_use(host: str, port: int, free: int | None) -> CliError:
+    """`free` is the next port above that is free, if one was found."""
+    hint = f"another server may be running; the next free port: --port {free}"
     return CliError(f"port {port} on {host} is in use", hint if free else "choose another --port")
-
-
-def next_free_port(host: str, port: int) -> int | None:
-    for candidate in range(port + 1, min(port + 100, 65536)):
-        try:
-            listen(host, candidate).close()
-        except OSError:
-            continue
-        return candidate
-    return None
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket for `host` and `port`. Raises OSError."""
-    family, kind, proto, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, proto)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except BaseException:
-        bound.close()
-        raise
-    return bound
 
 
 def _does_not_fit(error: object) -> CliError:
@@ -139,17 +118,9 @@ def _does_not_fit(error: object) -> CliError:
     def show(change: Change) -> str:
         if change.field == "memory":
             return f"{show_bytes(int(change.value))} of free memory"
-        return (
-            f"--{change.field.replace('_', '-')} {change.value:g}"
-            if isinstance(change.value, float)
-            else f"--{change.field.replace('_', '-')} {change.value}"
-        )
+        return f"--{change.field.replace('_', '-')} {change.value}"
 
     lines = show_ledger(error.lines, error.budget)
     changes = [f"  {show(change)}" for change in error.changes]
     told = ["", "any one of these would make it fit:", *changes] if changes else []
     return CliError(f"the model does not fit: {error}", "\n".join([*lines, *told]))
-
-
-def compiler_at_hand() -> bool:
-    return any(shutil.which(name) for name in ("c++", "g++", "clang++"))

@@ -16,7 +16,7 @@ from octavo.cli.console import Steps, write
 from octavo.cli.errors import CliError
 from octavo.config import Options
 from octavo.core.params import SamplingParams
-from octavo.deploy import threads_for
+from octavo.deploy import find_model, generation_defaults, threads_for
 from octavo.machine import limit_thread_pools
 
 Messages = Sequence[Mapping[str, Any]]
@@ -58,14 +58,17 @@ class Talker:
     """A model in this process that answers one conversation at a time, piece by piece."""
 
     def __init__(self, options: Options, ask: Ask) -> None:
-        # BLAS reads its thread count when numpy is first imported, which is below this line.
+        # The pools read their thread count when numpy is first imported, which is below this line.
         limit_thread_pools(threads_for(options).count, os.environ)
         from octavo.offline.llm_engine import LLMEngine
 
-        with Steps(1) as steps:
-            steps.begin(f"Loading {options.model}")
-            self._engine = LLMEngine.from_options(options, progress=steps.progress)
-        self._params = ask.params(self._engine.prepared.deployment.generation)
+        with Steps(2) as steps:
+            steps.begin(f"Finding the model {options.model}")
+            model = find_model(options, steps.progress)
+            steps.begin("Loading the weights")
+            given = {name: getattr(options, name) for name in options.sources if name != "model"}
+            self._engine = LLMEngine(options.model, **given)
+        self._params = ask.params(generation_defaults(options, model))
         self._turn = 0
 
     def answer(self, messages: Messages) -> Iterator[str]:

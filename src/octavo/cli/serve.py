@@ -1,0 +1,88 @@
+"""`octavo serve`: from a command to a server that answers, with every step told.
+
+Owns: the order of the steps and what is printed: progress, then the facts of what is served.
+Does not know: how models are found or planned (deploy), or how requests are served (server).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from octavo.cli.console import Steps, plan_lines
+from octavo.cli.errors import NO_COMPILER
+from octavo.config import Options
+from octavo.core.memory import show_bytes
+from octavo.deploy import Deployment, find_model, prepare, threads_for
+from octavo.machine import inspect, limit_thread_pools, raise_open_file_limit
+
+PROMPT = "What is the capital of France?"
+
+
+def serve(options: Options) -> None:
+    """Serves until a signal, then exits with the server's code."""
+    machine = inspect()
+    limit_thread_pools(threads_for(options, machine).count, os.environ)
+    raise_open_file_limit()
+    # With JSON logs the output is for programs: the log lines say what there is to say.
+    with Steps(5, quiet=options.log_format == "json") as steps:
+        steps.begin(f"Taking port {options.port} on {options.host}")
+        from octavo.server.lifecycle import bind, run_server
+
+        with bind(options.host, options.port) as bound:
+            steps.begin(f"Finding the model {options.model}")
+            model = find_model(options, steps.progress)
+            steps.begin("Planning memory")
+            deployment = prepare(options, model=model, machine=machine)
+            for warning in deployment.warnings:
+                steps.warn(warning)
+            if not kernels_built():
+                steps.say(f"note: {NO_COMPILER}", style="dim")
+            steps.begin(f"Loading the weights ({show_bytes(model.weight_bytes)}) and warming up")
+
+            def started(url: str) -> None:
+                steps.begin("Ready")
+                for line in facts(deployment, url):
+                    steps.say(line)
+
+            code = run_server(
+                deployment.options,
+                model,
+                deployment.engine,
+                deployment.generation,
+                bound=bound,
+                started=started,
+            )
+    sys.exit(code)
+
+
+def kernels_built() -> bool:
+    """Whether the compiled kernels are part of this install."""
+    from importlib.util import find_spec
+
+    return find_spec("octavo._native") is not None
+
+
+def facts(deployment: Deployment, url: str) -> list[str]:
+    """What the user should know once it serves."""
+    model, options = deployment.model, deployment.options
+    authorization = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if _guarded(deployment) else ""
+    return [
+        "",
+        f"model    {options.served_model_name[0]}: {model.architecture}, "
+        f"{model.parameters / 1e6:,.0f} million parameters, {model.quantization}",
+        f"context  {deployment.plan.max_model_len:,} tokens",
+        f"compute  {deployment.threads}",
+        *(f"{'memory' if not index else '':<9}{line}"
+          for index, line in enumerate(plan_lines(deployment.plan))),
+        f"url      {url}  (OpenAI's API at {url}/v1)",
+        "",
+        f"  curl {url}/v1/chat/completions{authorization} -H 'Content-Type: application/json' \\",
+        f"    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"{PROMPT}\"}}]}}'",
+        "",
+        "Ctrl-C drains",
+    ]  # fmt: skip
+
+
+def _guarded(deployment: Deployment) -> bool:
+    return bool(deployment.options.api_key or deployment.options.api_key_file)

@@ -116,19 +116,22 @@ def read_header(path: str | Path) -> Header:
     return first
 
 
+def split_names(name: str) -> list[str]:
+    """The names of all parts of a split model, in order, if `name` is one of them; or itself."""
+    match = _SPLIT.match(name)
+    if match is None or int(match["count"]) < 1:
+        return [name]
+    stem, count = match["stem"], int(match["count"])
+    return [f"{stem}-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)]
+
+
 def split_parts(path: Path) -> list[Path]:
     """The files that make up the model at `path`: itself, or all parts of a split one in order."""
-    match = _SPLIT.match(path.name)
-    if match is None:
-        return [path]
-    count = int(match["count"])
-    parts = [
-        path.with_name(f"{match['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1)
-    ]
+    parts = [path.with_name(name) for name in split_names(path.name)]
     missing = [part.name for part in parts if not part.is_file()]
-    if missing or not parts:
+    if missing and len(parts) > 1:
         raise ModelError(
-            f"{path} is one of {count} parts and {len(missing)} of them are missing: "
+            f"{path} is one of {len(parts)} parts and {len(missing)} of them are missing: "
             f"{', '.join(missing[:4])}",
             "missing_file",
             "Incomplete download? Put all parts into one folder.",

@@ -53,8 +53,8 @@ class BlockPool:
         self._hashes: list[bytes | None] = [None] * n
         self._by_hash: dict[bytes, int] = {}
         # Entry n is the sentinel of the circular list: next[n] is its head, previous[n] its tail.
-        self._next = [*range(1, n + 1), 0]
-        self._previous = [n, *range(n)]
+        self._next: list[int] = [*range(1, n + 1), 0]
+        self._previous: list[int] = [n, *range(n)]
         self._held = 0
         self._cached = 0
 

@@ -101,8 +101,6 @@ class Intake:
                 "context_length_exceeded",
                 "prompt",
             )
-        if submission.resumed:
-            return
         needed, available = self._needed_blocks(submission), self._books.tables.capacity
         if needed > available:
             size = config.block_size

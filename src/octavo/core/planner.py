@@ -84,7 +84,7 @@ class Planner:
                     continue
                 if victim is not None:
                     self._books.yield_later(victim)
-                elif tables.held == len(sequence.tables[0]) and not sequence.rows_in_flight:
+                elif len(self._books.running) == 1 and not sequence.rows_in_flight:
                     self._short = True
                     return self._last_tokens(sequence, first, end)
             self._short = True
@@ -101,7 +101,7 @@ class Planner:
         return None
 
     def _last_tokens(self, sequence: Sequence, first: int, end: int) -> int:
-        """It holds every block in use and nobody can give way: what still fits, or its end."""
+        """It runs alone and nobody can give way: what still fits, or its end."""
         fits = self._tables.fitting(sequence.tables, first, end) - sequence.start
         if fits <= 0:
             self._books.ready.append(self._books.finish(sequence, FinishReason.LENGTH))

@@ -45,6 +45,7 @@ class Scheduler:
         self.config = config
         self.books = Lifecycle(config, policy or make_policy(config.policy), sink)
         """All state; for the core's own modules and for tests."""
+        self.counters = self.books.counters
         self.flights: dict[int, list[Flight]] = {}
         """Rows of plans not committed yet, by step."""
         self._sink = sink
@@ -155,7 +156,11 @@ class Scheduler:
     def waiting(self) -> int:
         """Sequences that wait for a row or for another's prefix (forks are not counted)."""
         books = self.books
-        behind = sum(live.unfinished for live in list(books.alone)[1:])
+        behind = sum(
+            sequence.state is State.WAITING
+            for live in list(books.alone)[1:]
+            for sequence in live.sequences
+        )
         return len(books.queue) + len(books.alone_queue) + len(books.dedup) + behind
 
     def stats(self) -> SchedulerStats:

@@ -1,0 +1,121 @@
+"""Random scenarios for the scheduler: everything that a client, a pool or an executor may do."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from octavo.core.blocks import GroupSpec
+from octavo.core.config import SchedulerConfig
+from octavo.core.plan import Row, StepPlan
+from octavo.core.request import ChoiceState, Refused, Submission
+from support.core_driver import EOS, VOCAB, Driver, expected_stream, submission
+
+
+def random_config(rng: Random) -> SchedulerConfig:
+    size = rng.choice((1, 2, 4, 4, 8))
+    blocks = rng.randint(2, 24)
+    groups = ()
+    if rng.random() < 0.2:
+        groups = (GroupSpec(blocks, size), GroupSpec(blocks + rng.randint(0, 4), size))
+    return SchedulerConfig(
+        num_blocks=blocks,
+        block_size=size,
+        max_model_len=rng.choice((16, 40, 64)),
+        max_num_seqs=rng.randint(1, 8),
+        max_num_batched_tokens=rng.choice((1, 3, 8, 16, 64)),
+        max_waiting_requests=rng.choice((2, 16, 1000)),
+        max_waiting_tokens=rng.choice((50, 10_000)),
+        enable_prefix_caching=rng.random() < 0.8,
+        eos_token_ids=(EOS,) if rng.random() < 0.5 else (),
+        policy=rng.choice(("fcfs", "priority")),
+        groups=groups,
+    )
+
+
+class Fuzz:
+    """One random scenario, reproducible from its seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        config = random_config(self.rng)
+        self.fail_rate = self.rng.choice((0.0, 0.0, 0.002))
+        self.abort_rate = self.rng.choice((0.0, 0.05))
+        self.arrival_rate = self.rng.choice((0.1, 0.4, 0.9))
+        self.extras = self.rng.random() < 0.5
+        self.driver = Driver(config, lag=self.rng.random() < 0.5, fail=self._fails, source=None)
+        self.prefixes = [
+            [self.rng.randrange(VOCAB) for _ in range(self.rng.randint(1, 30))] for _ in range(3)
+        ]
+        self.count = 0
+        self.refused = 0
+
+    def run(self, steps: int) -> int:
+        """Arrivals for a while, then until idle; returns the scheduled steps."""
+        rng, driver = self.rng, self.driver
+        for _ in range(steps):
+            if rng.random() < self.arrival_rate and len(driver.scheduler.books.live) < 40:
+                self._arrive()
+            if driver.scheduler.books.live and rng.random() < self.abort_rate:
+                live = rng.choice(list(driver.scheduler.books.live.values()))
+                choice = rng.choice((None, rng.randrange(live.submission.params.choices)))
+                driver.abort(live.submission.request_id, choice)
+            if rng.random() < 0.01:
+                driver.scheduler.reset_prefix_cache()
+            driver.step()
+        driver.run()
+        driver.verify()
+        return driver.steps
+
+    def _fails(self, plan: StepPlan, row: Row) -> str | None:
+        return "non-finite logits" if self.rng.random() < self.fail_rate else None
+
+    def _arrive(self) -> None:
+        request = self._request()
+        self.count += 1
+        try:
+            self.driver.add(request)
+        except Refused:
+            self.refused += 1
+
+    def _request(self) -> Submission:
+        rng = self.rng
+        prompt = list(rng.choice(self.prefixes))
+        prompt = prompt[: rng.choice((len(prompt), rng.randint(1, len(prompt))))]
+        prompt += [rng.randrange(VOCAB) for _ in range(rng.choice((0, 0, 1, 5)))]
+        options: dict[str, Any] = {
+            "max_tokens": rng.choice((None, 0, 1, 2, rng.randint(3, 24))),
+            "n": rng.choice((1, 1, 1, 2, 4)),
+            "priority": rng.randint(-2, 2),
+            "arrival": self.driver.now,
+        }
+        if self.extras:
+            options |= {
+                "ignore_eos": rng.random() < 0.3,
+                "stop_token_ids": (rng.randrange(VOCAB),),
+                "min_tokens": rng.choice((0, 0, 4)),
+                "prompt_logprobs": rng.choice((None, None, 0)),
+                "logprobs": rng.choice((None, 1)),
+                "alone": rng.random() < 0.1,
+                "salt": rng.choice(("", "", "a")),
+                "adapter": rng.choice((None, None, "a")),
+            }
+        if options["max_tokens"] is not None:
+            options["min_tokens"] = min(options.get("min_tokens", 0), options["max_tokens"])
+        request = submission(f"r{self.count}", prompt, rng.randrange(1000), **options)
+        if self.extras and rng.random() < 0.1:
+            request.resumed = self._halfway(request)
+        return request
+
+    def _halfway(self, request: Submission) -> list[ChoiceState]:
+        """The states of a request that was interrupted at some point."""
+        config, source = self.driver.scheduler.config, self.driver.source
+        room = self.driver.scheduler.books.tables.capacity * config.block_size
+        states = []
+        for choice in range(request.params.choices):
+            tokens, _ = expected_stream(request, choice, config, source)
+            done = self.rng.randint(0, len(tokens))
+            if len(request.prompt) + done > min(config.max_model_len - 1, room):
+                done = 0
+            states.append(ChoiceState(choice, tokens[:done], 0.0, 0 < done == len(tokens)))
+        return states

@@ -1,0 +1,240 @@
+"""From a plan to a running server, and its end.
+
+Owns: the listening socket, start and drain, signals, exit codes.
+Does not know: routes, or how a model is found and planned (deploy).
+
+The socket is bound and answers while the model loads: /health 200, /ready 503, generation 503.
+The first SIGTERM or SIGINT drains: /ready and new requests get 503, running ones have
+`shutdown_timeout` seconds and then end with an explicit error; the exit code is 0. A second signal
+ends at once. An engine that cannot recover ends the server with exit code 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+
+from octavo.config import Options
+from octavo.engine.client import AsyncEngine
+from octavo.engine.messages import EngineConfig
+from octavo.model.info import ModelInfo
+from octavo.server.app import build_app
+from octavo.server.auth import Key, check_exposure, load_keys
+from octavo.server.protocol import BoundedProtocol
+from octavo.server.record import configure_logging
+from octavo.server.serving import Serving, build_serving
+
+logger = logging.getLogger("octavo.server")
+
+ENGINE_FAILED = 3
+"""Exit code when the engine is beyond recovery."""
+FLUSH_TIMEOUT = 5
+"""Seconds that answers which have ended get to reach their clients."""
+BACKLOG = 2048
+
+Started = Callable[[str], None]
+
+
+class PortInUse(OSError):
+    """The address is taken. `free` is the next free port above, if one was found near."""
+
+    def __init__(self, host: str, port: int, free: int | None) -> None:
+        hint = f"; the next free one is {free}" if free is not None else ""
+        super().__init__(f"port {port} on {host} is in use{hint}")
+        self.host = host
+        self.port = port
+        self.free = free
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket; 0 takes any free port. Raises PortInUse, and OSError for other reasons."""
+    try:
+        return _bind(host, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+    raise PortInUse(host, port, _next_free(host, port))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, proto, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, proto)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _next_free(host: str, port: int) -> int | None:
+    for candidate in range(port + 1, min(port + 100, 65536)):
+        with contextlib.suppress(OSError):
+            _bind(host, candidate).close()
+            return candidate
+    return None
+
+
+def url_of(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_server(
+    options: Options,
+    model: ModelInfo,
+    engine: EngineConfig,
+    generation: Mapping[str, Any],
+    *,
+    bound: socket.socket | None = None,
+    started: Started | None = None,
+) -> int:
+    """Serve until a signal or a failure; returns the exit code.
+
+    `engine` and `generation` are what was planned (`deploy.Deployment`). `bound` is a socket from
+    `bind`; without one it is made here. `started` is called with the URL once requests are served.
+    Raises PublicAddressError, KeyFileError, PortInUse, TokenizerError, ChatError for what can be
+    known before anything is loaded, and EngineStartError.
+    """
+    configure_logging(options.log_level, options.log_format)
+    keys = load_keys(options.api_key, options.api_key_file)
+    check_exposure(options.host, keys, options.allow_public)
+    with bound or bind(options.host, options.port) as listening:
+        listening.listen(BACKLOG)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(options, model, engine, generation, keys, listening, started))
+
+
+async def _serve(
+    options: Options,
+    model: ModelInfo,
+    engine_config: EngineConfig,
+    generation: Mapping[str, Any],
+    keys: tuple[Key, ...],
+    listening: socket.socket,
+    started: Started | None,
+) -> int:
+    engine = AsyncEngine(engine_config, watchdog_timeout=options.watchdog_timeout)
+    serving = build_serving(options, model, engine_config, generation, engine)
+    app = build_app(serving, keys, options.allowed_origins, options.max_body_size)
+    server = http_server(app)
+    http = asyncio.create_task(server.serve([listening]), name="http")
+    life = Lifecycle(serving, options.shutdown_timeout)
+    try:
+        with life.signals():
+            return await life.run(http, url_of(listening), started)
+    finally:
+        server.should_exit = True
+        await asyncio.gather(http, return_exceptions=True)
+
+
+def http_server(app: Starlette) -> uvicorn.Server:
+    """uvicorn as we use it: bounded heads, no logs and no signal handling of its own."""
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=FLUSH_TIMEOUT,
+    )
+    return _Server(config)
+
+
+class Lifecycle:
+    """One server's way from loading to its end."""
+
+    def __init__(self, serving: Serving, shutdown_timeout: float) -> None:
+        self._serving = serving
+        self._timeout = shutdown_timeout
+        self._drain = asyncio.Event()
+        self._end_now = asyncio.Event()
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        caught = (signal.SIGTERM, signal.SIGINT)
+        for one in caught:
+            loop.add_signal_handler(one, self.stop)
+        try:
+            yield
+        finally:
+            for one in caught:
+                loop.remove_signal_handler(one)
+
+    def stop(self) -> None:
+        """The first call drains, the second ends at once."""
+        if self._drain.is_set():
+            self._end_now.set()
+        self._serving.draining = True
+        self._drain.set()
+
+    async def run(self, http: asyncio.Task[None], url: str, started: Started | None) -> int:
+        """Returns the exit code once nothing is left to do; the engine is closed then."""
+        engine = self._serving.engine
+        try:
+            if await self._first(engine.start()):
+                if started is not None:
+                    started(url)
+                await self._first(engine.failed.wait(), http)
+            if http.done():
+                http.result()
+            if engine.failed.is_set():
+                logger.error("the engine cannot recover; the server ends")
+                return ENGINE_FAILED
+            await self._finish_running()
+            return 0
+        finally:
+            self._serving.draining = True
+            await engine.close()
+
+    async def _first(self, work: Any, *others: asyncio.Task[None]) -> bool:
+        """Waits for `work` (which is cancelled otherwise), one of the others, or a signal; whether
+        it was `work`. Raises what `work` raises."""
+        task = asyncio.ensure_future(work)
+        drain = asyncio.ensure_future(self._drain.wait())
+        try:
+            await asyncio.wait({task, drain, *others}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                return False
+            task.result()
+            return True
+        finally:
+            for one in (task, drain):
+                one.cancel()
+            await asyncio.gather(task, drain, return_exceptions=True)
+
+    async def _finish_running(self) -> None:
+        logger.info("draining: running requests have %.0f s", self._timeout)
+        drained = asyncio.ensure_future(self._serving.engine.drain(self._timeout))
+        now = asyncio.ensure_future(self._end_now.wait())
+        await asyncio.wait({drained, now}, return_when=asyncio.FIRST_COMPLETED)
+        if not (drained.done() and drained.result()):
+            logger.warning("ending requests that are still running")
+        for one in (drained, now):
+            one.cancel()
+        await asyncio.gather(drained, now, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handling; ours is in `Lifecycle`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

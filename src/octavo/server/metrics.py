@@ -1,0 +1,211 @@
+"""Prometheus metrics: the table of names, and what feeds them.
+
+Owns: every metric's name, type, labels and buckets; the snapshot's way into gauges and counters.
+Does not know: HTTP routes or sampling. `metric_reference` is what the reference page is made of.
+
+Names are vLLM's where the meaning is the same, with the prefix `octavo:`. All times are seconds.
+Labels come from bounded sets: the served name, route templates, status codes, finish reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from octavo.engine.messages import EngineStats
+
+FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+SLOW = (
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0,
+    320.0, 640.0, 1280.0, 2560.0,
+)  # fmt: skip
+TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5)
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric; `labels` are beside `model_name`, which every metric of the engine has."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+TABLE = (
+    Row("num_requests_running", "gauge", "Sequences that are running."),
+    Row("num_requests_waiting", "gauge", "Sequences that wait to run."),
+    Row("num_waiting_tokens", "gauge", "Prompt tokens of the sequences that wait."),
+    Row("kv_cache_usage_perc", "gauge", "Share of the KV blocks that sequences hold, 0 to 1."),
+    Row("kv_blocks_total", "gauge", "KV blocks in the pool."),
+    Row("kv_blocks_held", "gauge", "KV blocks that sequences hold."),
+    Row("kv_blocks_cached", "gauge", "KV blocks kept only for the prefix cache."),
+    Row("kv_blocks_free", "gauge", "KV blocks that hold nothing."),
+    Row("kv_slots_filled_ratio", "gauge", "Filled token slots over slots of held blocks, 0 to 1."),
+    Row("kv_share_ratio", "gauge", "Blocks in all tables over blocks held; above 1: shared."),
+    Row("prefix_cache_queries", "counter", "Prompt tokens looked up in the prefix cache."),
+    Row("prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache."),
+    Row("num_preemptions", "counter", "Sequences preempted to free blocks."),
+    Row("kv_block_copies", "counter", "Blocks copied on write."),
+    Row("kv_blocks_evicted", "counter", "Cached blocks reused for something else."),
+    Row("prompt_tokens", "counter", "Prompt tokens of all sequences."),
+    Row("generation_tokens", "counter", "Tokens generated."),
+    Row("computed_tokens", "counter", "Tokens computed, prompts and recomputation included."),
+    Row("nonfinite_logits", "counter", "Rows whose logits were not finite."),
+    Row("engine_steps", "counter", "Steps of the engine."),
+    Row("engine_step_seconds", "counter", "Time spent in steps."),
+    Row("request_refused", "counter", "Submissions refused by the engine.", ("reason",)),
+    Row("engine_restarts", "counter", "Restarts of the engine process."),
+    Row("engine_ready", "gauge", "1 while new requests are served, else 0."),
+    Row("request_success", "counter", "Ended choices, by finish reason.", ("finished_reason",)),
+    Row("time_to_first_token_seconds", "histogram", "Arrival to first token.", (), SLOW),
+    Row("inter_token_latency_seconds", "histogram", "Between outputs of a choice.", (), FAST),
+    Row(
+        "request_time_per_output_token_seconds", "histogram",
+        "Mean time per output token after the first, a choice.", (), FAST,
+    ),
+    Row("e2e_request_latency_seconds", "histogram", "Arrival to last token.", (), SLOW),
+    Row("request_queue_time_seconds", "histogram", "Arrival to first row in a step.", (), SLOW),
+    Row("request_prompt_tokens", "histogram", "Prompt tokens of a prompt.", (), TOKENS),
+    Row("request_generation_tokens", "histogram", "Tokens generated for a choice.", (), TOKENS),
+    Row("request_params_n", "histogram", "Choices asked for.", (), COUNTS),
+    Row("request_num_preemptions", "histogram", "Preemptions of a choice.", (), (0, *COUNTS)),
+    Row(
+        "http_requests", "counter", "HTTP requests, by route template.",
+        ("method", "handler", "status"),
+    ),
+    Row("http_request_duration_seconds", "histogram", "HTTP requests.", ("handler",), SLOW),
+)  # fmt: skip
+PREFIX = "octavo:"
+MODEL = "model_name"
+REQUEST_COUNTERS = frozenset({"request_success", "http_requests"})
+"""Counters fed by the request path; the others come from the engine's snapshots."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+
+
+def metric_reference() -> list[tuple[str, str, str]]:
+    """(name as it is scraped, type, help) of every metric, in the table's order."""
+    return [
+        (PREFIX + row.name + ("_total" if row.type == "counter" else ""), row.type, row.help)
+        for row in TABLE
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What a scrape shows of the engine. Counters in `stats` never fall: the engine's client adds
+    those of processes that were replaced."""
+
+    stats: EngineStats | None
+    restarts: int
+    ready: bool
+
+
+class Metrics:
+    """All metrics of one server, in a registry of its own.
+
+    `model` is the served name, the only value its label ever has; `view` is asked at each scrape.
+    """
+
+    def __init__(self, model: str, view: Callable[[], EngineView]) -> None:
+        self.registry = CollectorRegistry()
+        self.view = view
+        self._model = model
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for row in TABLE:
+            labels = row.labels if row.name.startswith("http_") else (MODEL, *row.labels)
+            name = PREFIX + row.name
+            if row.type == "histogram":
+                self._histograms[row.name] = Histogram(
+                    name, row.help, labels, registry=self.registry, buckets=row.buckets
+                )
+            elif row.name in REQUEST_COUNTERS:
+                self._counters[row.name] = Counter(name, row.help, labels, registry=self.registry)
+        self.ttft = self._histogram("time_to_first_token_seconds")
+        self.itl = self._histogram("inter_token_latency_seconds")
+        self.tpot = self._histogram("request_time_per_output_token_seconds")
+        self.e2e = self._histogram("e2e_request_latency_seconds")
+        self.queue_time = self._histogram("request_queue_time_seconds")
+        self.prompt_tokens = self._histogram("request_prompt_tokens")
+        self.generation_tokens = self._histogram("request_generation_tokens")
+        self.choices = self._histogram("request_params_n")
+        self.preemptions = self._histogram("request_num_preemptions")
+        self.registry.register(_EngineCollector(model, view))
+
+    def finished(self, reason: str) -> None:
+        """Count a choice that ended."""
+        self._counters["request_success"].labels(self._model, reason).inc()
+
+    def http(self, method: str, handler: str, status: int, seconds: float) -> None:
+        """Count an HTTP request; `handler` is a route template."""
+        method = method if method in _METHODS else "other"
+        self._counters["http_requests"].labels(method, handler, str(status)).inc()
+        self._histograms["http_request_duration_seconds"].labels(handler).observe(seconds)
+
+    def scrape(self) -> tuple[bytes, str]:
+        """The exposition and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def _histogram(self, name: str) -> Histogram:
+        return self._histograms[name].labels(self._model)
+
+
+class _EngineCollector(Collector):
+    """Shows the engine's snapshot, row by row of the table."""
+
+    def __init__(self, model: str, view: Callable[[], EngineView]) -> None:
+        self._model = model
+        self._view = view
+
+    def collect(self) -> Iterable[Metric]:
+        values = engine_values(self._view())
+        for row in TABLE:
+            if row.name not in values:
+                continue
+            kind = GaugeMetricFamily if row.type == "gauge" else CounterMetricFamily
+            family = kind(PREFIX + row.name, row.help, labels=(MODEL, *row.labels))
+            for label, value in values[row.name].items():
+                family.add_metric([self._model, label] if row.labels else [self._model], value)
+            yield family
+
+
+def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
+    """By metric, by label value ("" where there is none). Before the first snapshot: nought."""
+    stats = view.stats or EngineStats(model="")
+    held = stats.blocks_held
+    plain: dict[str, float] = {
+        "num_requests_running": stats.running,
+        "num_requests_waiting": stats.waiting,
+        "num_waiting_tokens": stats.waiting_tokens,
+        "kv_cache_usage_perc": held / stats.blocks_total if stats.blocks_total else 0.0,
+        "kv_blocks_total": stats.blocks_total,
+        "kv_blocks_held": held,
+        "kv_blocks_cached": stats.blocks_cached,
+        "kv_blocks_free": stats.blocks_free,
+        "kv_slots_filled_ratio": stats.slots_filled / (held * stats.block_size) if held else 1.0,
+        "kv_share_ratio": stats.logical_blocks / held if held else 1.0,
+        "prefix_cache_queries": stats.prompt_tokens_total,
+        "prefix_cache_hits": stats.cached_tokens_total,
+        "num_preemptions": stats.preemptions_total,
+        "kv_block_copies": stats.copies_total,
+        "kv_blocks_evicted": stats.blocks_evicted_total,
+        "prompt_tokens": stats.prompt_tokens_total,
+        "generation_tokens": stats.generated_tokens_total,
+        "computed_tokens": stats.computed_tokens_total,
+        "nonfinite_logits": stats.nonfinite_total,
+        "engine_steps": stats.steps_total,
+        "engine_step_seconds": stats.step_seconds_total,
+        "engine_restarts": view.restarts,
+        "engine_ready": float(view.ready),
+    }
+    values = {name: {"": float(value)} for name, value in plain.items()}
+    values["request_refused"] = {code: float(n) for code, n in stats.refused_total.items()}
+    return values

@@ -1,0 +1,142 @@
+"""What the routes serve from: the engine, the text side, the model's facts, the limits.
+
+Owns: `Serving`, and the engine as the server sees it.
+Does not know: HTTP. It is made once (lifecycle) and passed as an argument; there are no globals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from octavo.config import Options
+from octavo.core.params import Caps
+from octavo.core.request import Output, Submission
+from octavo.engine.health import EngineState, Health
+from octavo.engine.messages import EngineConfig, EngineStats
+from octavo.model.info import ModelInfo
+from octavo.server.errors import RETRY_AFTER, ApiError
+from octavo.server.metrics import EngineView, Metrics
+from octavo.text.tokenizer import Tokenizer
+
+
+class Template(Protocol):
+    """`text.chat.ChatTemplate`, as far as the server uses it. Raises text.errors.ChatError."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str: ...
+
+
+class Stream(Protocol):
+    """`engine.stream.RequestStream`: outputs of all choices of one submission."""
+
+    def __aiter__(self) -> AsyncIterator[Output]: ...
+    async def abort(self, choice: int | None = None) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class Engine(Protocol):
+    """`engine.client.AsyncEngine`, as far as the server uses it."""
+
+    failed: asyncio.Event
+
+    async def start(self) -> None: ...
+    def submit(self, submission: Submission) -> Stream: ...
+    def health(self) -> Health: ...
+    @property
+    def stats(self) -> EngineStats: ...
+    async def drain(self, timeout: float | None) -> bool: ...  # noqa: ASYNC109
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Serving:
+    """`names` are the served names, the first is the one reported. `defaults` are sampling defaults
+    of the model's generation_config. `template` is None where the model has none. `vocab_size`
+    counts the embedding's rows. `loaded` is false until the engine started; `draining` once the
+    server is on its way out."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    template: Template | None
+    names: tuple[str, ...]
+    max_model_len: int
+    vocab_size: int
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    caps: Caps = field(default_factory=Caps)
+    heartbeat: float = 15.0
+    created: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+    metrics: Metrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.names[0], self._view)
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def ready(self) -> bool:
+        return not self.draining and self.engine.health().ready
+
+    def state(self) -> tuple[str, str]:
+        """(state, reason), of the server and the engine together."""
+        if self.draining:
+            return EngineState.DRAINING.value, "the server is shutting down"
+        health = self.engine.health()
+        return health.state.value, health.reason
+
+    def check_accepting(self) -> None:
+        """Raise ApiError(503) when new work is not taken. While the engine restarts work is taken:
+        it waits, as the running requests do."""
+        state, reason = self.state()
+        if state not in (EngineState.READY, EngineState.RESTARTING):
+            raise ApiError(
+                503, f"No new requests are taken: {reason}.", code=state, retry_after=RETRY_AFTER
+            )
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ApiError(404) for a name that is not served; no name is the one model."""
+        if name is not None and name not in self.names:
+            raise ApiError(
+                404,
+                f"The model {name!r:.80} does not exist; this server has {self.names[0]!r}.",
+                "model",
+                "model_not_found",
+            )
+
+    def _view(self) -> EngineView:
+        return EngineView(self.engine.stats, self.engine.health().restarts, self.ready)
+
+
+def build_serving(
+    options: Options,
+    model: ModelInfo,
+    config: EngineConfig,
+    generation: Mapping[str, Any],
+    engine: Engine,
+) -> Serving:
+    """What `engine` (not started yet) is served with. Raises TokenizerError and ChatError for a
+    tokenizer or a template that cannot be used."""
+    from octavo.text.hf_tokenizer import from_directory
+
+    tokenizer = from_directory(model.path)
+    return Serving(
+        engine=engine,
+        tokenizer=tokenizer,
+        template=None,
+        names=options.served_model_name or (config.served_name,),
+        max_model_len=config.max_model_len,
+        vocab_size=model.vocab_size,
+        defaults=generation,
+        heartbeat=options.sse_heartbeat,
+    )

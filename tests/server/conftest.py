@@ -1,0 +1,59 @@
+"""Servers for these tests: one over a scripted engine, made anew for each test that changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from octavo.server.serving import Serving
+from octavo.text.tokenizer import Tokenizer
+from support.fake_engine import FakeEngine
+from support.live_server import LiveServer, TinyTemplate
+from support.tiny_tokenizer import BOS, EOS, VOCAB, TinyTokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(
+        TinyTokenizer().build(), prefix_ids=(BOS,), bos_id=BOS, eos_ids=(EOS,),
+        named_tokens={"bos_token": "<|bos|>"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fake() -> FakeEngine:
+    return FakeEngine()
+
+
+Start = Callable[..., LiveServer]
+
+
+@pytest.fixture
+def start(tokenizer: Tokenizer) -> Iterator[Start]:
+    """Starts servers over fake engines; they end with the test."""
+    with ExitStack() as stack:
+
+        def begin(
+            engine: FakeEngine, app: dict[str, Any] | None = None, **values: Any
+        ) -> LiveServer:
+            known: dict[str, Any] = {
+                "tokenizer": tokenizer,
+                "template": TinyTemplate(),
+                "names": ("tiny",),
+                "max_model_len": 128,
+                "vocab_size": VOCAB,
+            }
+            known.update(values)
+            return stack.enter_context(
+                LiveServer(lambda: Serving(engine=engine, **known), **(app or {}))
+            )
+
+        yield begin
+
+
+@pytest.fixture
+def server(start: Start, fake: FakeEngine) -> LiveServer:
+    return start(fake)

@@ -7,6 +7,7 @@ Does not know: how it is printed (console), or the commands.
 from __future__ import annotations
 
 import errno
+import sys
 
 NO_COMPILER = (
     "no compiled kernels in this install: products run on numpy, slower, and output may depend on\n"
@@ -76,14 +77,15 @@ def _of_parts(error: BaseException) -> CliError | None:
         return CliError(str(error.args[0]), error.hint or "")
     if isinstance(error, EngineFatal | EngineUnavailable | ChatError | TokenizerError):
         return CliError(str(error))
-    from octavo.server.auth import KeyFileError, PublicAddressError
+    if "octavo.server.lifecycle" in sys.modules:
+        # Loaded only by serving; nothing else can have raised these.
+        from octavo.server.auth import KeyFileError, PublicAddressError
+        from octavo.server.lifecycle import PortInUse
 
-    if isinstance(error, PublicAddressError | KeyFileError):
-        return CliError(str(error), code=USAGE)
-    from octavo.server.lifecycle import PortInUse
-
-    if isinstance(error, PortInUse):
-        return port_in_use(error.host, error.port, error.free)
+        if isinstance(error, PublicAddressError | KeyFileError):
+            return CliError(str(error), code=USAGE)
+        if isinstance(error, PortInUse):
+            return port_in_use(error.host, error.port, error.free)
     return None
 
 

@@ -16,9 +16,9 @@ from octavo.config import vllm_names
 from octavo.config.options import Option, Options, Source, table
 
 ENV_PREFIX = "OCTAVO_"
-OTHER_VARIABLES = {"OCTAVO_CONFIG", "OCTAVO_ISA"}
-"""Variables with our prefix that are not options: the file of options, and the kernels' choice of
-an instruction set."""
+OTHER_VARIABLES = {"OCTAVO_CONFIG", "OCTAVO_CACHE", "OCTAVO_ISA"}
+"""Variables with our prefix that are not options: the file of options, the default cache directory
+of models, the kernels' choice of an instruction set."""
 
 
 class ConfigError(ValueError):

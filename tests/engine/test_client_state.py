@@ -122,9 +122,18 @@ def test_a_request_is_condemned_only_after_two_crashes_alone() -> None:
     suspicion = Suspicion()
     seen = []
     for _ in range(4):
-        suspicion.crashed()
+        suspicion.crashed({0: 5, 1: len(seen)})
         seen.append((suspicion.alone, suspicion.condemned))
     assert seen == [(False, False), (True, False), (True, False), (True, True)]
+
+
+def test_a_suspect_that_moved_on_in_every_choice_is_counted_anew() -> None:
+    suspicion = Suspicion()
+    seen = []
+    for reached in ({0: 5, 1: 5}, {0: 6, 1: 6}, {0: 7, 1: 6}, {1: 6}, {1: 7}):
+        suspicion.crashed(reached)
+        seen.append((suspicion.crashes, suspicion.lone_crashes))
+    assert seen == [(1, 0), (1, 0), (2, 0), (3, 1), (1, 0)]
 
 
 def test_the_restart_budget_is_a_rate() -> None:

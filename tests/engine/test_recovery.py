@@ -50,7 +50,7 @@ async def kill_after_progress(engine: AsyncEngine, tokens: int) -> None:
 async def test_a25_three_kills_in_the_middle_of_32_streams_lose_nothing(start_engine) -> None:
     """Every token depends on all before it: one lost or doubled would change the rest."""
     engine = await start_engine(
-        engine_config("load_hash", extra={"delay": 0.005}, block_size=4, num_blocks=4096)
+        engine_config("load_hash", extra={"delay": 0.004}, block_size=4, num_blocks=4096)
     )
     requests = [
         submission(

@@ -88,10 +88,7 @@ class RequestBook:
         """The engine died while these had rows in its step: fails those whose guilt is proven."""
         for request_id in suspects:
             live = self._live.get(request_id)
-            if live is None:
-                continue
-            live.suspicion.crashed()
-            if live.suspicion.condemned:
+            if live is not None and live.crashed():
                 log.error("request %s is failed: the engine died of it", request_id)
                 live.fail(
                     "the engine process died repeatedly while it computed this request alone",

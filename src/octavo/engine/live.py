@@ -19,7 +19,7 @@ class LiveRequest:
 
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
-        self.suspicion = Suspicion()
+        self._suspicion = Suspicion()
         self.refused: Refused | None = None
         self.buffered = 0
         """Tokens and logprob entries waiting for the reader."""
@@ -85,6 +85,13 @@ class LiveRequest:
             self.refused = refused
             self._changed.set()
 
+    def crashed(self) -> bool:
+        """The engine died while this request had rows in its step; whether that proves it guilty."""
+        self._suspicion.crashed(
+            {state.choice: len(state.tokens) for state in self._choices if not state.finished}
+        )
+        return self._suspicion.condemned
+
     def abort(self, choice: int | None) -> bool:
         """Ends one choice or all without a further output, and drops what was not read of it.
         Returns whether anything was still open."""
@@ -111,7 +118,7 @@ class LiveRequest:
             self.submission,
             params=params,
             resumed=[replace(state, tokens=list(state.tokens)) for state in self._choices],
-            alone=self.suspicion.alone,
+            alone=self._suspicion.alone,
         )
 
     async def next(self) -> Output | None:

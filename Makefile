@@ -26,7 +26,7 @@ fix: .venv/.developing  ## repair what style can repair
 	$(BIN)/ruff format .
 
 bench: .venv/.installed  ## measure the scheduler and the default model
-	@$(BIN)/python -m octavo.bench $(ARGS)
+	@$(BIN)/octavo bench $(ARGS)
 
 docs: .venv/.developing  ## write the generated references in docs/
 	$(BIN)/python scripts/generate_docs.py

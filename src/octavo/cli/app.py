@@ -81,6 +81,14 @@ def check(options: Options, json: Json = False) -> None:
     check(options, json)
 
 
+@with_options(MODEL, ENGINE, MEMORY, "log_level")
+def bench(options: Options, json: Json = False) -> None:
+    """Measure the scheduler and a model on this machine."""
+    from octavo.cli.bench import bench
+
+    bench(options, json)
+
+
 @with_options(MODEL, SERVER, ENGINE, MEMORY, LOGGING)
 def show(options: Options, json: Json = False) -> None:
     """Show every value and where it came from."""
@@ -116,7 +124,7 @@ def build(rich_help: bool = True) -> Any:
     mode: Literal["rich"] | None = "rich" if rich_help else None
     app = typer.Typer(rich_markup_mode=mode, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_root)
-    for command in (serve, run, chat, pull, check):
+    for command in (serve, run, chat, pull, check, bench):
         app.command()(command)
     config = typer.Typer(help="Look at the configuration.")
     config.callback()(_config)

@@ -17,7 +17,6 @@ from octavo.core.plan import Row, StepPlan
 from octavo.core.request import FinishReason, Output, Submission
 from octavo.core.scheduler import Scheduler
 from octavo.sim.null_executor import TokenSource, hashed_tokens
-
 from support.shadow_executor import ShadowExecutor
 
 VOCAB = 50
@@ -121,7 +120,6 @@ class Driver:
         self.now += 1.0
         plan = self.scheduler.schedule(self.now)
         check_plan(self.scheduler, plan)
-        check(self.scheduler)
         outputs: list[Output] = []
         if plan.rows:
             self.steps += 1
@@ -150,10 +148,26 @@ class Driver:
     def verify(self) -> None:
         """Every choice ended, with the tokens that it would have had alone."""
         for request in self.requests.values():
+            self._verify_prompt_logprobs(request)
             resumed = {state.choice for state in request.resumed if state.finished}
             for choice in range(request.params.choices):
                 if choice not in resumed:
                     self._verify_choice(request, choice)
+
+    def _verify_prompt_logprobs(self, request: Submission) -> None:
+        """Given once, whole, with the first output; unless nothing at all came before the end."""
+        mine = [o for o in self.outputs if o.request_id == request.request_id]
+        given = [o for o in mine if o.prompt_logprobs is not None]
+        interrupted = any(state.tokens or state.finished for state in request.resumed)
+        if request.params.prompt_logprobs is None or interrupted:
+            assert not given
+        elif any(o.tokens for o in mine) or given:
+            assert len(given) == 1
+            told = given[0].prompt_logprobs
+            assert told is not None
+            assert [entry.token for entry in told] == request.prompt[1:]
+            for i, entry in enumerate(told):
+                assert entry == self.executor.made_up(request.prompt[i + 1], i + 1)
 
     def _verify_choice(self, request: Submission, choice: int) -> None:
         key = (request.request_id, choice)
@@ -161,6 +175,10 @@ class Driver:
         tokens, reason = expected_stream(request, choice, config, self.source)
         got, final = self.collected.get(key, []), self.finals[key]
         assert got == tokens[: len(got)], key
+        if request.params.wants_logprob and not request.resumed:
+            start = len(request.prompt)
+            made_up = [self.executor.made_up(t, start + i).logprob for i, t in enumerate(got)]
+            assert final.cumulative_logprob == sum(made_up), key
         if final.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             assert final.error_code != "stalled", final.error
             return

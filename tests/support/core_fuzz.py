@@ -43,6 +43,7 @@ class Fuzz:
         self.abort_rate = self.rng.choice((0.0, 0.05))
         self.arrival_rate = self.rng.choice((0.1, 0.4, 0.9))
         self.extras = self.rng.random() < 0.5
+        self.most_live = self.rng.choice((6, 12, 30))
         self.driver = Driver(config, lag=self.rng.random() < 0.5, fail=self._fails, source=None)
         self.prefixes = [
             [self.rng.randrange(VOCAB) for _ in range(self.rng.randint(1, 30))] for _ in range(3)
@@ -54,7 +55,7 @@ class Fuzz:
         """Arrivals for a while, then until idle; returns the scheduled steps."""
         rng, driver = self.rng, self.driver
         for _ in range(steps):
-            if rng.random() < self.arrival_rate and len(driver.scheduler.books.live) < 40:
+            if rng.random() < self.arrival_rate and len(driver.scheduler.books.live) < self.most_live:
                 self._arrive()
             if driver.scheduler.books.live and rng.random() < self.abort_rate:
                 live = rng.choice(list(driver.scheduler.books.live.values()))

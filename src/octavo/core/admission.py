@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 WINDOW = 512
 PRIOR_OUTPUTS = 256
@@ -60,18 +60,17 @@ class OutputLengths:
 
 
 def peak_blocks(
-    members: Iterable[tuple[int, int]], held: int, block_size: int, cautious: bool
+    members: Sequence[tuple[int, int]], held: int, block_size: int, cautious: bool
 ) -> int:
     """The highest number of blocks in use from now on, if nobody else begins.
 
-    `members` are pairs (tokens to come, blocks that only this one holds); `held` counts the blocks
-    that all of them hold or are sure to need, each once. `cautious` rounds each one's growth up to
-    blocks; otherwise the rounding is taken to cancel out with the room in their last blocks.
+    `members` are pairs (tokens to come, blocks that only this one holds), ascending; `held` counts
+    the blocks that all of them hold or are sure to need, each once. `cautious` rounds each one's
+    growth up to blocks; otherwise that is taken to cancel out with the room in their last blocks.
     """
-    ordered = sorted(members)
     peak = held
-    count = len(ordered)
-    for remaining, exclusive in ordered:
+    count = len(members)
+    for remaining, exclusive in members:
         growth = (
             count * (-(-remaining // block_size))
             if cautious

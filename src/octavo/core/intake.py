@@ -52,7 +52,9 @@ class Intake:
         # Choices that have outputs already (after a crash) are no forks of one prompt any more.
         if not any(state.tokens for state in states):
             live.leader, *live.forks = live.sequences
-            live.logprobs_due = submission.params.prompt_logprobs is not None
+            # They go with the first output: a choice that has come further has had them sent.
+            begun = any(state.tokens or state.finished for state in submission.resumed)
+            live.logprobs_due = submission.params.prompt_logprobs is not None and not begun
             for sequence in live.forks:
                 sequence.state, sequence.wait = State.FORKING, Wait.FORK
         return live

@@ -55,7 +55,7 @@ def check(scheduler: Scheduler) -> None:
 def _check_states(scheduler: Scheduler) -> None:
     books = scheduler.books
     running = {sequence.rid for sequence in books.running}
-    places = {state: 0 for state in State}
+    places = dict.fromkeys(State, 0)
     for live in books.live.values():
         unfinished = [s for s in live.sequences if s.state is not State.FINISHED]
         if len(unfinished) != live.unfinished or not unfinished:

@@ -14,8 +14,8 @@ prefix are stepped over, `LOOKAHEAD` at most a step, so the cost does not grow w
 
 from __future__ import annotations
 
-from octavo.core.admission import peak_blocks
 from octavo.core.events import EventKind
+from octavo.core.forecast import Forecast
 from octavo.core.lifecycle import Lifecycle
 from octavo.core.plan import StepPlan
 from octavo.core.prefix import extend_hashes
@@ -23,7 +23,10 @@ from octavo.core.request import FinishReason
 from octavo.core.rows import place_row
 from octavo.core.sequence import Sequence, State, Wait
 
-LOOKAHEAD = 64
+LOOKAHEAD = 16
+"""How many waiting sequences a step may step over."""
+MAX_PARKED = 1024
+"""How many may be parked at a time; beyond it the queue waits for the prefix as a whole."""
 
 
 class Planner:
@@ -33,10 +36,12 @@ class Planner:
         self._tables = books.tables
         self._short = False
         """A running sequence lacked blocks in this step: nobody is admitted."""
+        self._forecast: Forecast | None = None
 
     def fill(self, plan: StepPlan, alone: bool, now: float) -> None:
         """Add the rows of the requests that must (`alone`) or need not be by themselves."""
         self._short = False
+        self._forecast = None
         budget = self._running_rows(plan, alone)
         if not self._short:
             self._waiting_rows(plan, alone, budget, now)
@@ -56,7 +61,7 @@ class Planner:
             set_aside -= todo == 1
             if sequence.state is not State.RUNNING or sequence.yields:
                 continue
-            count = self._whole_prompt(sequence, min(todo, budget - set_aside))
+            count = self._within_prompt(sequence, min(todo, budget - set_aside))
             if count > 0:
                 count = self._with_blocks(plan, sequence, count)
             if count > 0:
@@ -65,7 +70,7 @@ class Planner:
         return budget
 
     @staticmethod
-    def _whole_prompt(sequence: Sequence, count: int) -> int:
+    def _within_prompt(sequence: Sequence, count: int) -> int:
         """A row that scores the prompt does not reach beyond it."""
         if sequence.scores_prompt and sequence.start < sequence.prompt_len:
             return min(count, sequence.prompt_len - sequence.start)
@@ -141,6 +146,9 @@ class Planner:
             if not sequence.scores_prompt:
                 hits = tables.hits(sequence.hashes, full)
                 owner = books.dedup.owner(sequence.hashes[hits]) if hits < full else None
+                if owner is not None and len(books.dedup) >= MAX_PARKED:
+                    sequence.wait = Wait.PREFIX
+                    return 0
                 if owner is not None:
                     books.park(sequence, owner, hits)
                     return 0
@@ -159,41 +167,11 @@ class Planner:
             books.counters.cached_tokens += sequence.live.cached_tokens
         books.emit(EventKind.ADMITTED, sequence, sequence.computed)
         books.begin(sequence, now)
-        count = self._whole_prompt(sequence, min(known - sequence.computed, budget))
+        count = self._within_prompt(sequence, min(known - sequence.computed, budget))
         place_row(books, plan, sequence, count)
         return count
 
     def _fits(self, candidate: Sequence, hits: int) -> bool:
-        """Whether the blocks suffice now, and at the predicted peak."""
-        books, tables = self._books, self._tables
-        new = tables.blocks_for(len(candidate.tokens)) - hits
-        held = tables.held + new + tables.unheld_hits(candidate.hashes, hits)
-        members: list[tuple[int, int]] = []
-        for sequence in books.running:
-            needs = tables.blocks_for(sequence.known)
-            held += max(0, needs - len(sequence.tables[0]))
-            needs -= tables.shared_prefix(sequence.tables)
-            held += self._foresee(members, sequence, max(0, needs), candidate.preemptions)
-        if held > tables.capacity:
-            return False
-        if not books.running:
-            return True
-        held += self._foresee(members, candidate, new, candidate.preemptions)
-        cautious = candidate.preemptions > 1
-        return peak_blocks(members, held, self._config.block_size, cautious) <= tables.capacity
-
-    def _foresee(
-        self, members: list[tuple[int, int]], sequence: Sequence, exclusive: int, caution: int
-    ) -> int:
-        """Add a sequence, and the choices that will fork off it, to the members of the peak;
-        returns the blocks that the forks will copy."""
-        remaining = self._books.lengths.remaining(
-            sequence.outputs, sequence.limit - sequence.prompt_len, caution
-        )
-        members.append((remaining, exclusive))
-        live = sequence.live
-        if live.leader is not sequence or not live.forks:
-            return 0
-        copied = int(sequence.prompt_len % self._config.block_size > 0)
-        members.extend([(remaining, copied)] * len(live.forks))
-        return copied * len(live.forks)
+        if self._forecast is None or self._forecast.caution != candidate.preemptions:
+            self._forecast = Forecast(self._books, candidate.preemptions)
+        return self._forecast.admit(candidate, hits)

@@ -129,7 +129,7 @@ class Sequence:
 
     @property
     def todo(self) -> int:
-        """Tokens that could be computed now. None while its last token is in flight."""
+        """Tokens that could be computed now; 0 while its last token is in flight."""
         known = len(self.tokens) + self.pending
         if self.pending and known >= self.limit:
             return 0

@@ -117,7 +117,7 @@ class NullExecutor:
         if Want.PROMPT_LOGPROBS in row.want:
             known = [*row.tokens, *([] if row.next_token is None else [row.next_token])]
             answer.prompt_logprobs = [
-                self._logprob(sequence, token, row.start + row.logits_from + 1 + i)
+                self.made_up(token, row.start + row.logits_from + 1 + i)
                 for i, token in enumerate(known[row.logits_from + 1 :])
             ]
         if Want.SAMPLE in row.want:
@@ -125,10 +125,10 @@ class NullExecutor:
             sequence.tokens.append(token)
             answer.tokens = [token]
             if sequence.params.wants_logprob:
-                answer.logprobs = [self._logprob(sequence, token, end)]
+                answer.logprobs = [self.made_up(token, end)]
         return answer
 
     @staticmethod
-    def _logprob(sequence: _Sequence, token: int, position: int) -> TokenLogprob:
-        """Made up, but the same for the same token at the same position."""
+    def made_up(token: int, position: int) -> TokenLogprob:
+        """A logprob that depends on the token and its position alone."""
         return TokenLogprob(token, -1.0 - (token + position) % 8, 1, [])

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from octavo.core.request import FinishReason, Refused
 from octavo.engine.client import AsyncEngine
@@ -266,3 +267,23 @@ def _runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in ("Z", "X")
+
+
+def test_the_server_s_own_event_loop_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop: streams, a kill, a resumption, an orderly end."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+
+    async def scenario() -> None:
+        engine = AsyncEngine(engine_config("load_hash", extra={"delay": 0.002}))
+        await engine.start()
+        task = asyncio.create_task(collect(engine.submit(submission("r", [1], max_tokens=100))))
+        await kill_after_progress(engine, 5)
+        assert (await task)[0].tokens == expected([1], 100, 1, 0, True)
+        await assert_nothing_leaks(engine)
+        pid = engine.pid
+        assert pid is not None
+        await engine.close()
+        assert not _runs(pid)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

@@ -21,7 +21,7 @@ def engine_config(executor: str = "load_hash", **changes: Any) -> EngineConfig:
         "max_model_len": 4096,
         "num_blocks": 2048,
         "max_num_batched_tokens": 256,
-        "executor": f"support.fault_executors:{executor}",
+        "executor": executor if ":" in executor else f"support.fault_executors:{executor}",
     }
     return EngineConfig(**{**values, **changes})
 

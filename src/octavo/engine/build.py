@@ -8,7 +8,6 @@ Does not know: what the loader does, or whether the engine lives in a process of
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -19,15 +18,6 @@ from octavo.engine.engine_core import EngineCore, Loaded
 from octavo.engine.errors import EngineFatal
 from octavo.engine.messages import EngineConfig
 from octavo.engine.recorder import Recorder
-
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def limit_threads(threads: int) -> None:
-    """Tells the numeric libraries how many threads to use. They read it when they are imported:
-    must come before numpy. What the user has set in the environment stays."""
-    for variable in _THREAD_VARIABLES:
-        os.environ.setdefault(variable, str(threads))
 
 
 def load(config: EngineConfig) -> Loaded:
@@ -52,7 +42,6 @@ def build_engine_core(
     mark: Callable[[Sequence[str]], None] | None = None,
 ) -> tuple[EngineCore, Loaded]:
     """Loads the model, runs the executor's warm-up steps and returns an engine that is ready."""
-    limit_threads(config.threads)
     loaded = load(config)
     warm_up = getattr(loaded.executor, "warm_up", None)
     if warm_up is not None:
@@ -64,6 +53,7 @@ def build_engine_core(
         vocab_size=loaded.info.vocab_size,
         recorder=recorder,
         mark=mark,
+        paranoid=config.paranoid,
     )
     return core, loaded
 

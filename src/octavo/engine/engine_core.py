@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from octavo.core.invariants import check
 from octavo.core.params import ParamError, check_token_id
 from octavo.core.plan import Clock, Executor, RowResult, StepPlan, StepResult
 from octavo.core.request import Output, Refused, Submission
@@ -62,7 +63,8 @@ class EngineCore:
 
     An executor with `max_in_flight` 2 gets the next step before the last one is collected.
     `vocab_size` bounds token ids. `mark` is called with the request ids of the steps in flight
-    before each step begins, and with none when the engine comes to rest.
+    before each step begins, and with none when the engine comes to rest; then the scheduler's
+    books are checked too, and after every step where `paranoid`.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class EngineCore:
         vocab_size: int,
         recorder: Recorder | None = None,
         mark: Callable[[Sequence[str]], None] | None = None,
+        paranoid: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self.recorder = recorder or Recorder(bytearray(RING_BYTES))
         self._executor = executor
         self._clock = clock
         self._mark = mark
+        self._paranoid = paranoid
         self._vocab_size = vocab_size
         self._depth: int = getattr(executor, "max_in_flight", 1)
         self._flights: deque[_Flight] = deque()
@@ -116,7 +120,8 @@ class EngineCore:
 
     def step(self) -> list[Output]:
         """Runs one step and returns what it yields. Raises EngineFatal when the executor fails
-        again and again; any other exception is a fault of the engine itself."""
+        again and again, InvariantError when the books contradict themselves; any other exception
+        is a fault of the engine, too."""
         began = self._clock.now()
         while len(self._flights) < self._depth and self._begin():
             pass
@@ -124,8 +129,11 @@ class EngineCore:
             outputs = self._finish(self._flights.popleft())
         else:
             outputs = self.scheduler.resolve_stall(self._clock.now())
-        if self._mark is not None and not self.has_work:
+        idle = not self.has_work
+        if idle and self._mark is not None:
             self._mark(())
+        if idle or self._paranoid:
+            check(self.scheduler)
         self.step_seconds += self._clock.now() - began
         return outputs
 

@@ -86,7 +86,7 @@ class LiveRequest:
             self._changed.set()
 
     def crashed(self) -> bool:
-        """The engine died while this request had rows in its step; whether that proves it guilty."""
+        """The engine died while this request had rows in its step. Whether it is proven guilty."""
         self._suspicion.crashed(
             {state.choice: len(state.tokens) for state in self._choices if not state.finished}
         )

@@ -45,6 +45,7 @@ from octavo.engine.messages import (
 from octavo.engine.recorder import Recorder
 from octavo.engine.statistics import snapshot
 from octavo.engine.step_memory import StepMemory
+from octavo.machine import limit_thread_pools
 
 log = logging.getLogger("octavo.engine")
 
@@ -195,6 +196,7 @@ def _serve(channel: BlockingChannel, memory: StepMemory, config: EngineConfig) -
     """Loads, says Ready and runs. Whatever ends it is said in a Fatal frame."""
     try:
         began = time.monotonic()
+        limit_thread_pools(config.threads, os.environ)
         core, loaded = build_engine_core(
             config, recorder=Recorder(memory.ring), mark=memory.write_ids
         )
@@ -209,7 +211,9 @@ def _serve(channel: BlockingChannel, memory: StepMemory, config: EngineConfig) -
     except (ChannelClosed, FrameError):
         raise
     except Exception as error:
-        log.exception("the engine cannot go on")
+        # Typed errors explain themselves; for the others, whoever reads the log needs the trace.
+        typed = isinstance(getattr(error, "code", None), str)
+        log.log(logging.DEBUG if typed else logging.ERROR, "the engine ends", exc_info=error)
         channel.send(encode(_last_words(error)))
         return 1
 

@@ -1,0 +1,91 @@
+"""The engine inside the own process, driven step by step by its user.
+
+Owns: `LLMEngine`: requests as text or ids in, `RequestOutput`s out, one step at a time.
+Does not know: HTTP, processes, progress bars (llm).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+
+from octavo.core.params import ParamError, SamplingParams
+from octavo.core.request import FinishReason, Output, Submission
+from octavo.engine.build import build_engine_core
+from octavo.offline.outputs import Collector, RequestOutput
+from octavo.offline.prepare import Prepared, prepare
+
+
+class LLMEngine:
+    """`options` are those of the server (`max_model_len`, `kv_tokens`, `max_num_seqs` ...).
+
+        engine = LLMEngine("smollm2-135m", kv_tokens=8192)
+        engine.add_request("a", "The sky is", SamplingParams(max_tokens=8))
+        while engine.has_unfinished_requests():
+            for output in engine.step(): ...
+
+    Raises what cannot be loaded or does not fit (ModelError, PlanError, ConfigError).
+    """
+
+    def __init__(self, model: str, **options: object) -> None:
+        self.prepared: Prepared = prepare(model, options)
+        self.tokenizer = self.prepared.tokenizer
+        self.config = self.prepared.config
+        self._core, self._loaded = build_engine_core(self.config)
+        self._collectors: dict[str, Collector] = {}
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+    ) -> None:
+        """`prompt` is text or token ids; `params` None stands for the model's own defaults.
+        Raises ParamError and core.request.Refused."""
+        if request_id in self._collectors:
+            raise ParamError("request_id", f"request_id {request_id!r} is in use")
+        if params is None:
+            params = SamplingParams(**self.prepared.generation)
+        text = prompt if isinstance(prompt, str) else None
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        submission = Submission(
+            request_id,
+            ids,
+            params,
+            secrets.randbits(63) if params.seed is None else params.seed,
+            time.monotonic(),
+            priority,
+        )
+        collector = Collector(submission, text, self.tokenizer)
+        self._core.add(submission)
+        self._collectors[request_id] = collector
+
+    def abort_request(self, request_id: str) -> None:
+        """Forgets a request; unknown ids are ignored."""
+        if self._collectors.pop(request_id, None) is not None:
+            self._core.abort(request_id)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._collectors)
+
+    def step(self) -> list[RequestOutput]:
+        """One step; returns the requests that it advanced, each as far as it has come."""
+        touched: dict[str, Collector] = {}
+        for output in self._core.step():
+            collector = self._collectors.get(output.request_id)
+            if collector is not None:
+                touched[output.request_id] = collector
+                self._push(collector, output)
+        results = [collector.result() for collector in touched.values()]
+        for request_id, collector in touched.items():
+            if collector.finished:
+                del self._collectors[request_id]
+        return results
+
+    def _push(self, collector: Collector, output: Output) -> None:
+        if collector.push(output):
+            for late in self._core.abort(output.request_id, output.choice):
+                assert late.finish_reason is FinishReason.ABORT

@@ -18,8 +18,9 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
-from support.chat_cases import CASES, NAMED_TOKENS, NOW, TEMPLATES, digest  # noqa: E402
 from transformers.utils import chat_template_utils  # noqa: E402
+
+from support.chat_cases import CASES, NAMED_TOKENS, NOW, TEMPLATES, digest  # noqa: E402
 
 GOLDEN = TESTS / "golden" / "chat_templates.json"
 

@@ -32,7 +32,7 @@ _LLAMA = {
     "head_dim": 24,
     "hidden_act": "gelu_pytorch_tanh",
     "max_position_embeddings": 128,
-    "rms_norm_eps": 3e-3,
+    "rms_norm_eps": 3e-2,
     "tie_word_embeddings": False,
     "rope_theta": 50000.0,
     "rope_scaling": {
@@ -79,7 +79,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 3,
         "hidden_act": "silu",
         "max_position_embeddings": 96,
-        "rms_norm_eps": 2e-4,
+        "rms_norm_eps": 2e-2,
         "tie_word_embeddings": False,
         "rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 300000.0},
         "use_sliding_window": False,
@@ -98,7 +98,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "head_dim": 12,
         "hidden_act": "silu",
         "max_position_embeddings": 64,
-        "rms_norm_eps": 4e-5,
+        "rms_norm_eps": 4e-2,
         "tie_word_embeddings": False,
         "rope_theta": 700000.0,
         "sliding_window": None,
@@ -165,7 +165,7 @@ def write_checkpoint(directory: Path, name: str, shards: int = 1) -> Path:
     """The checkpoint as a Hugging Face directory, in its own dtype, in `shards` files."""
     directory.mkdir(parents=True, exist_ok=True)
     config = CONFIGS[name]
-    (directory / "config.json").write_text(json.dumps(config, indent=1))
+    write_config(directory, config)
     dtype = config.get("dtype", config.get("torch_dtype"))
     weights = tensors(name)
     if shards == 1:
@@ -181,6 +181,10 @@ def write_checkpoint(directory: Path, name: str, shards: int = 1) -> Path:
     index = {"metadata": {}, "weight_map": weight_map}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
     return directory
+
+
+def write_config(directory: Path, config: dict[str, Any]) -> None:
+    (directory / "config.json").write_text(json.dumps(config, indent=1))
 
 
 def save(path: Path, weights: dict[str, np.ndarray], dtype: str = "float32") -> None:
@@ -261,7 +265,7 @@ ROPES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "longrope": ({"rope_type": "longrope", **_LONGROPE}, 256),
     "longrope_short": ({"rope_type": "longrope", **_LONGROPE}, 64),
-    "longrope_factor": ({"rope_type": "longrope", "factor": 4.0, **_LONGROPE}, 256),
+    "longrope_factor": ({"rope_type": "longrope", "factor": 5.0, **_LONGROPE}, 256),
 }
 """Name -> (parameters, context that the engine is started with), for the base below."""
 

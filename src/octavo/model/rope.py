@@ -50,7 +50,7 @@ class RopeConfig:
     def context(self) -> int:
         """The longest context the model is made for, in tokens."""
         if self.kind in ("linear", "dynamic", "yarn"):
-            base = self.parameters.get("original_max_position_embeddings") or self.max_position
+            base = self._optional("original_max_position_embeddings") or self.max_position
             return int(base * self._number("factor"))
         return self.max_position
 
@@ -65,7 +65,7 @@ class RopeConfig:
 
     def _number(self, key: str) -> float:
         value = self.parameters.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             what = "is missing" if value is None else f"is {value!r:.40}, not a positive number"
             raise _error(f"rope type {self.kind!r} needs {key!r}, which {what}")
         return float(value)
@@ -96,7 +96,7 @@ def parse_rope(
     kind = _kind(parameters)
     theta = parameters.get("rope_theta", config.get("rope_theta"))
     theta = 10000.0 if theta is None else theta
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or not theta > 0:
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < math.inf:
         raise _error(f"rope_theta is {theta!r:.40}, not a positive number")
     part = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     part = 1.0 if part is None else part

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from octavo.server.serving import Serving
+from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 from support.fake_engine import FakeEngine
-from support.live_server import LiveServer, TinyTemplate
-from support.tiny_tokenizer import BOS, EOS, VOCAB, TinyTokenizer
+from support.live_server import LiveServer
+from support.tiny_tokenizer import BOS, CHAT_TEMPLATE, EOS, VOCAB, TinyTokenizer
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +42,7 @@ def start(tokenizer: Tokenizer) -> Iterator[Start]:
         ) -> LiveServer:
             known: dict[str, Any] = {
                 "tokenizer": tokenizer,
-                "template": TinyTemplate(),
+                "template": ChatTemplate(CHAT_TEMPLATE, {"bos_token": "<|bos|>"}),
                 "names": ("tiny",),
                 "max_model_len": 128,
                 "vocab_size": VOCAB,

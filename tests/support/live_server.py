@@ -1,6 +1,6 @@
 """A server in a thread of this process, over a real socket: for tests of the HTTP side.
 
-Owns: `LiveServer`, and `TinyTemplate` for conversations without a template file.
+Owns: `LiveServer`, its answers, waiting for a condition.
 Does not know: signals and exit codes; tests of those start a process.
 """
 
@@ -141,11 +141,3 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> No
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.01)
-
-
-class TinyTemplate:
-    """Renders as the tiny models' template does."""
-
-    def render(self, messages: Any, *, add_generation_prompt: bool = True, **_: Any) -> str:
-        turns = "".join(f"<|{one['role']}|>{one['content']}<|end|>" for one in messages)
-        return "<|bos|>" + turns + ("<|assistant|>" if add_generation_prompt else "")

@@ -24,6 +24,7 @@ _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _MAX_NAMED = 8
+_MAX_SEARCHED = 256 * 1024
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -33,12 +34,13 @@ async def read_body(request: Request, kind: type[T]) -> tuple[T, list[str]]:
 
 
 def decode_body(data: bytes, kind: type[T]) -> tuple[T, list[str]]:
-    """Raises ApiError(400) for what is not JSON of the right shape; `param` names the field."""
+    """Raises ApiError(400) for what is not JSON of the right shape; `param` names the field. Large
+    bodies are not looked through for unknown fields."""
     if not data.strip():
         raise ApiError(400, "The body is empty; send a JSON object.", code="invalid_json")
     try:
         body = _decoder(kind).decode(data)
-        names = _fields.decode(data)
+        names = _fields.decode(data) if len(data) <= _MAX_SEARCHED else {}
     except msgspec.ValidationError as error:
         raise _type_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -47,6 +49,24 @@ def decode_body(data: bytes, kind: type[T]) -> tuple[T, list[str]]:
         raise ApiError(400, "The body is nested too deeply.", code="invalid_json") from None
     known = kind.__struct_fields__
     return body, [name for name in names if name not in known]
+
+
+def decode_field(raw: msgspec.Raw, kind: Any, name: str, limit: int) -> Any:
+    """A field that was kept as bytes, as `kind`; None for null. Raises ApiError(400), also for more
+    than `limit` bytes, which are not decoded."""
+    data = bytes(raw)
+    if data == b"null":
+        return None
+    if len(data) > limit:
+        raise ApiError(
+            400, f"{name} has {len(data)} bytes; the limit is {limit}", name, "field_too_large"
+        )
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise _type_error(str(error), name) from None
+    except RecursionError:
+        raise ApiError(400, f"{name} is nested too deeply.", name, "invalid_json") from None
 
 
 def warn_unknown(response: Response, unknown: list[str], kind: type[msgspec.Struct]) -> None:
@@ -75,9 +95,9 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     return msgspec.json.Decoder(kind)
 
 
-def _type_error(text: str) -> ApiError:
+def _type_error(text: str, within: str = "") -> ApiError:
     path = _PATH.search(text)
-    param = path.group(1) if path else ""
+    param = within + (path.group(1) if path else "")
     message = _PATH.sub("", text)
     if missing := _MISSING.search(message):
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)

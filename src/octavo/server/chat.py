@@ -100,9 +100,7 @@ async def _job(serving: Serving, body: ChatRequest, request: Request) -> Job:
     params = _params(serving, body)
     if body.stream and params.choices > params.n:
         raise ParamError("best_of", "best_of greater than n cannot be streamed")
-    ids = await chat_prompt(
-        serving, body.messages, body.add_generation_prompt is not False, body.chat_template_kwargs
-    )
+    ids = await chat_prompt(serving, body.messages, body)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     record = record_of(request.scope)
     generation = Generation(serving, record, request_id, [ids], params, priority_of(body))

@@ -1,56 +1,49 @@
 """From chat messages to the ids of a prompt.
 
-Owns: the forms a message may have, and rendering off the loop.
-Does not know: templates (text.chat), sampling, responses.
-
-Content parts of type text are joined without a separator (case A16).
+Owns: which roles there are, and rendering off the loop.
+Does not know: content parts and templates (text.chat), sampling, responses.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from octavo.core.params import ParamError
-from octavo.server.checks import ROLES
+from octavo.server.body import decode_field
 from octavo.server.errors import ApiError
 from octavo.server.prompts import INLINE_CHARS, encode
 from octavo.server.serving import Serving
-from octavo.server.types import Message
+from octavo.server.types import ChatRequest, Message, TokenizeRequest
+from octavo.text.chat import NO_TEMPLATE
 from octavo.text.errors import ChatError
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+MAX_KWARGS_BYTES = 16 * 1024
 
 
 async def chat_prompt(
-    serving: Serving,
-    messages: Sequence[Message],
-    add_generation_prompt: bool,
-    kwargs: Mapping[str, Any] | None = None,
+    serving: Serving, messages: Sequence[Message], body: ChatRequest | TokenizeRequest
 ) -> list[int]:
     """The ids of the rendered conversation; the template writes BOS itself where it wants one."""
     if serving.template is None:
-        raise ApiError(
-            400,
-            "The model has no chat template. Give one with --chat-template, or use "
-            "/v1/completions.",
-            code="no_chat_template",
-        )
-    conversation = [_message(message, index) for index, message in enumerate(messages)]
-    chars = sum(len(message["content"] or "") for message in conversation)
+        raise ApiError(400, NO_TEMPLATE, "messages", "no_chat_template")
+    plain = [_message(message, index) for index, message in enumerate(messages)]
+    render = partial(
+        serving.template.render,
+        plain,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final_message=body.continue_final_message is True,
+        variables=decode_field(
+            body.chat_template_kwargs, dict[str, Any], "chat_template_kwargs", MAX_KWARGS_BYTES
+        ),
+    )
     try:
-        if chars <= INLINE_CHARS:
-            text = serving.template.render(
-                conversation, add_generation_prompt=add_generation_prompt, **(kwargs or {})
-            )
-        else:
-            text = await asyncio.to_thread(
-                serving.template.render,
-                conversation,
-                add_generation_prompt=add_generation_prompt,
-                **(kwargs or {}),
-            )
+        text = render() if _size(messages) <= INLINE_CHARS else await asyncio.to_thread(render)
     except ChatError as error:
         raise ApiError(400, str(error), error.param) from None
     ids = await encode(text, serving.tokenizer, serving.max_model_len, False)
@@ -60,32 +53,19 @@ async def chat_prompt(
 
 
 def _message(message: Message, index: int) -> dict[str, Any]:
-    """A message as templates see it: text content in one string, no absent keys."""
-    where = f"messages[{index}]"
     if message.role not in ROLES:
         known = ", ".join(sorted(ROLES))
-        raise ParamError(f"{where}.role", f"the role {message.role!r:.40} is none of {known}")
+        where = f"messages[{index}].role"
+        raise ParamError(where, f"the role {message.role!r:.40} is none of {known}")
     plain: dict[str, Any] = msgspec.to_builtins(message)
-    plain["content"] = _content(message, where)
-    if plain["content"] is None and not message.tool_calls:
-        if message.role != "assistant":
-            raise ParamError(f"{where}.content", f"{where}.content is missing")
-        plain["content"] = ""
     return plain
 
 
-def _content(message: Message, where: str) -> str | None:
-    if message.content is None or isinstance(message.content, str):
-        return message.content
-    texts = []
-    for number, part in enumerate(message.content):
-        text = part.refusal if part.type == "refusal" else part.text
-        if part.type not in ("text", "input_text", "refusal"):
-            raise ParamError(
-                f"{where}.content[{number}]",
-                f"content parts of type {part.type!r:.40} are not supported: this model reads text",
-            )
-        if text is None:
-            raise ParamError(f"{where}.content[{number}]", "the part has no text")
-        texts.append(text)
-    return "".join(texts)
+def _size(messages: Sequence[Message]) -> int:
+    """Characters of content, about."""
+    return sum(
+        len(content)
+        if isinstance(content := message.content or "", str)
+        else sum(len(part.text or "") for part in content)
+        for message in messages
+    )

@@ -16,12 +16,15 @@ from dataclasses import fields, replace
 from typing import Any
 
 from octavo.core.params import Caps, ParamError, SamplingParams
+from octavo.server.body import decode_field
 from octavo.server.errors import ApiError
 from octavo.server.types import SamplingFields
 
 _PLAIN = frozenset(field.name for field in fields(SamplingParams)) - {
     "stop", "stop_token_ids", "logit_bias", "logprobs",
 }  # fmt: skip
+_BIAS_BYTES = 64
+"""More than one entry of logit_bias needs in JSON."""
 _PRIORITY_LIMIT = 2**31
 
 
@@ -45,8 +48,9 @@ def sampling_params(
         values["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
     if body.stop_token_ids is not None:
         values["stop_token_ids"] = tuple(body.stop_token_ids)
-    if body.logit_bias:
-        values["logit_bias"] = _logit_bias(body.logit_bias, caps)
+    limit = caps.max_logit_bias * _BIAS_BYTES
+    if bias := decode_field(body.logit_bias, dict[str, float], "logit_bias", limit):
+        values["logit_bias"] = _logit_bias(bias)
     values.update(overrides)
     if values.get("top_k", 0) > vocab_size:
         values["top_k"] = 0  # more than there are: no limit at all
@@ -94,12 +98,8 @@ def check_prompt_fits(
     )
 
 
-def _logit_bias(bias: Mapping[str, float], caps: Caps) -> dict[int, float]:
-    if len(bias) > caps.max_logit_bias:
-        raise ParamError(
-            "logit_bias",
-            f"logit_bias has {len(bias)} entries; the limit is {caps.max_logit_bias}",
-        )
+def _logit_bias(bias: Mapping[str, float]) -> dict[int, float]:
+    """JSON's keys are strings."""
     result = {}
     for key, value in bias.items():
         if not (key.isascii() and key.removeprefix("-").isdigit() and len(key) < 20):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,19 +20,8 @@ from octavo.engine.messages import EngineConfig, EngineStats
 from octavo.model.info import ModelInfo
 from octavo.server.errors import RETRY_AFTER, ApiError
 from octavo.server.metrics import EngineView, Metrics
+from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
-
-
-class Template(Protocol):
-    """`text.chat.ChatTemplate`, as far as the server uses it. Raises text.errors.ChatError."""
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        **variables: Any,
-    ) -> str: ...
 
 
 class Stream(Protocol):
@@ -66,7 +55,7 @@ class Serving:
 
     engine: Engine
     tokenizer: Tokenizer
-    template: Template | None
+    template: ChatTemplate | None
     names: tuple[str, ...]
     max_model_len: int
     vocab_size: int

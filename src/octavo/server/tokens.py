@@ -34,7 +34,7 @@ async def tokenize(request: Request) -> Response:
     # A text beyond the context is refused as in a request, only with room for a full context.
     limit = serving.max_model_len + 1
     if body.messages is not None:
-        ids = await chat_prompt(serving, body.messages, body.add_generation_prompt is not False)
+        ids = await chat_prompt(serving, body.messages, body)
     else:
         special = body.add_special_tokens is not False
         ids = await encode(body.prompt or "", serving.tokenizer, limit, special)

@@ -3,8 +3,9 @@
 Owns: field names and JSON types of requests, responses and stream chunks.
 Does not know: ranges (core.params), caps, or how anything is generated.
 
-A field that is absent and one that is null mean the same: the default. Fields listed under
-"accepted and ignored" exist so that clients that send them get no warning.
+A field that is absent and one that is null mean the same: the default. Fields of type `Ignored`
+exist so that clients that send them get no warning. What may be large without need stays as bytes
+(`Raw`) until its size was looked at: a million entries take seconds to build.
 """
 
 from __future__ import annotations
@@ -15,9 +16,17 @@ import msgspec
 
 from octavo.server.logprobs import ChatLogprobs, CompletionLogprobs, PromptPosition
 
+Raw = msgspec.Raw
+NULL = Raw(b"null")
+Ignored = msgspec.Raw
+
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    type: str
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -32,7 +41,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Raw = NULL
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -51,13 +60,13 @@ class OpenAIFields(SamplingFields, kw_only=True):
     model: str | None = None
     stream_options: StreamOptions | None = None
     add_special_tokens: bool | None = None
-    # Accepted and ignored.
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
+    response_format: ResponseFormat | None = None
+    user: Ignored = NULL
+    metadata: Ignored = NULL
+    store: Ignored = NULL
+    service_tier: Ignored = NULL
+    safety_identifier: Ignored = NULL
+    prompt_cache_key: Ignored = NULL
 
 
 class CompletionRequest(OpenAIFields, kw_only=True):
@@ -66,10 +75,9 @@ class CompletionRequest(OpenAIFields, kw_only=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     suffix: str | None = None
-    response_format: Any = None
 
 
-class ContentPart(msgspec.Struct):
+class ContentPart(msgspec.Struct, omit_defaults=True):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -91,18 +99,17 @@ class ChatRequest(OpenAIFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
-    chat_template: Any = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    response_format: Any = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
-    functions: Any = None
-    # Accepted and ignored.
-    parallel_tool_calls: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    prediction: Any = None
-    modalities: Any = None
+    continue_final_message: bool | None = None
+    chat_template: Raw = NULL
+    chat_template_kwargs: Raw = NULL
+    tools: list[Raw] | None = None
+    tool_choice: Raw = NULL
+    functions: list[Raw] | None = None
+    modalities: list[str] | None = None
+    parallel_tool_calls: Ignored = NULL
+    reasoning_effort: Ignored = NULL
+    verbosity: Ignored = NULL
+    prediction: Ignored = NULL
 
 
 class GenerateRequest(SamplingFields, kw_only=True):
@@ -119,6 +126,8 @@ class TokenizeRequest(msgspec.Struct):
     messages: list[Message] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Raw = NULL
     return_token_strs: bool | None = None
 
 

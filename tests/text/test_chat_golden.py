@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chat_cases import CASES, NAMED_TOKENS, NOW, TEMPLATES, digest
 
 from octavo.text.chat import ChatTemplate
 from octavo.text.errors import ChatError
+from support.chat_cases import CASES, NAMED_TOKENS, NOW, TEMPLATES, digest
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "chat_templates.json"
 KNOWN: dict[str, dict[str, str]] = json.loads(GOLDEN.read_text(encoding="utf-8"))

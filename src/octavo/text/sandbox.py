@@ -139,9 +139,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
-        if owner is not __self and isinstance(owner, str | bytes | int):
-            __self._check_method(owner, name, args)
+        owner = getattr(__obj, "__self__", None)
+        if owner is __self:  # a charge of ours, which needs no checks
+            return __obj(*args)
+        if isinstance(owner, str | bytes | int):
+            __self._check_method(owner, __obj.__name__, args)
         return __self.sized(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

@@ -45,10 +45,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "octavo.machine",
         "octavo.model",
     ),
+    "octavo.frontend": ("octavo.text", "octavo.model.info", "octavo.model.gguf"),
     "octavo.server": (
         "octavo.server",
+        "octavo.frontend",
         "octavo.config",
         "octavo.text",
+        "octavo.engine.choices",
         "octavo.engine.client",
         "octavo.engine.errors",
         "octavo.engine.health",

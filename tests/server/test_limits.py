@@ -182,9 +182,9 @@ VALUES: list[Any] = [
 FIELDS = (
     "model", "prompt", "messages", "n", "best_of", "temperature", "top_k", "top_p", "min_p", "stop",
     "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
-    "max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "prompt_logprobs",
-    "skip_special_tokens", "stream", "priority", "stream_options", "add_special_tokens", "echo",
-    "logprobs", "top_logprobs", "suffix", "response_format", "max_completion_tokens", "tools",
+    "max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
+    "prompt_logprobs", "skip_special_tokens", "stream", "priority", "stream_options", "add_special_tokens",
+    "echo",    "logprobs", "top_logprobs", "suffix", "response_format", "max_completion_tokens", "tools",
     "tool_choice", "chat_template", "chat_template_kwargs", "add_generation_prompt", "user",
     "tokens", "continue_final_message",
     "modalities",

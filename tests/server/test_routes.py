@@ -226,8 +226,8 @@ def test_a15_unknown_and_newer_fields(server: LiveServer, fake: FakeEngine) -> N
         {
             "messages": [{"role": "developer", "content": "d", "id": "1", "name": "n", "zz": {}}],
             "max_completion_tokens": 5, "max_tokens": 3, "user": "u", "metadata": {},
-            "store": False, "parallel_tool_calls": True, "service_tier": "auto", "reasoning_effort": "low",
-            "foo": 1, "temprature": 0.5,
+            "store": False, "parallel_tool_calls": True, "service_tier": "auto",
+            "reasoning_effort": "low", "foo": 1, "temprature": 0.5,
         },
     )  # fmt: skip
     assert answer.status == 200

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from octavo.core.params import ParamError, SamplingParams
 from octavo.core.plan import TokenLogprob
 from octavo.core.request import FinishReason, Output, Refused, Submission
+from octavo.engine.choices import best_choices
 from octavo.server.errors import ApiError, from_output, from_refused
 from octavo.server.metrics import Metrics
 from octavo.server.record import Record
@@ -51,9 +52,7 @@ class Scored(Protocol):
 
 def best(answers: Sequence[ScoredT], n: int) -> Sequence[ScoredT]:
     """The `n` most likely ones by cumulative logprob, where more were generated than asked for."""
-    if len(answers) == n:
-        return answers
-    return sorted(answers, key=lambda answer: answer.cumulative_logprob, reverse=True)[:n]
+    return [answers[i] for i in best_choices([one.cumulative_logprob for one in answers], n)]
 
 
 class ChoiceRun:

@@ -17,6 +17,7 @@ from octavo.core.params import Caps
 from octavo.core.request import Output, Submission
 from octavo.engine.health import EngineState, Health
 from octavo.engine.messages import EngineConfig, EngineStats
+from octavo.frontend import load_template, load_tokenizer
 from octavo.model.info import ModelInfo
 from octavo.server.errors import RETRY_AFTER, ApiError
 from octavo.server.metrics import EngineView, Metrics
@@ -116,13 +117,11 @@ def build_serving(
 ) -> Serving:
     """What `engine` (not started yet) is served with. Raises TokenizerError and ChatError for a
     tokenizer or a template that cannot be used."""
-    from octavo.text.hf_tokenizer import from_directory
-
-    tokenizer = from_directory(model.path)
+    tokenizer = load_tokenizer(model)
     return Serving(
         engine=engine,
         tokenizer=tokenizer,
-        template=None,
+        template=load_template(tokenizer, options.chat_template),
         names=options.served_model_name or (config.served_name,),
         max_model_len=config.max_model_len,
         vocab_size=model.vocab_size,

@@ -129,10 +129,7 @@ async def test_both_ends_talk_and_the_end_is_noticed_at_once() -> None:
     channel.send(b"hello")
     channel.send(big)
     received: list[bytes] = []
-    reader = threading.Thread(target=_read_two, args=(engine, received))
-    reader.start()
-    while reader.is_alive():
-        await asyncio.sleep(0.005)
+    await asyncio.to_thread(_read_two, engine, received)
     assert received == [b"hello", big]
     engine.send(b"answer")
     await asyncio.wait_for(got.wait(), 5)

@@ -6,18 +6,20 @@ import asyncio
 import gc
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
 
 from octavo.core.request import FinishReason, Output, Refused
 from octavo.engine.client import AsyncEngine
-from octavo.engine.errors import EngineUnavailable
+from octavo.engine.errors import EngineStartError, EngineUnavailable
 from octavo.engine.health import EngineState
 from support.engine_tools import (
     assert_nothing_leaks,
     collect,
     engine_config,
+    runs,
     submission,
     until,
 )
@@ -185,7 +187,30 @@ async def test_d03_drain_has_a_limit_and_close_tells_the_rest(start_engine) -> N
     await engine.close()
     output = (await task)[0]
     assert (output.finish_reason, output.error_code) == (FinishReason.ERROR, "engine_closed")
-    assert not Path(f"/proc/{pid}").exists()
+    assert not runs(pid)
+
+
+async def test_close_ends_a_start_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    engine = AsyncEngine(engine_config("load_never"))
+    start = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    assert engine.health().state is EngineState.LOADING
+    assert engine.health().ok and not engine.health().ready
+    await engine.close()
+    with pytest.raises(EngineStartError):
+        await start
+    assert not engine.failed.is_set()
+
+
+async def test_d03_signals_to_the_whole_group_leave_the_engine_to_the_drain(start_engine) -> None:
+    engine = await start_engine(engine_config(extra=SLOW))
+    task = asyncio.create_task(collect(engine.submit(submission("r", [1], max_tokens=60))))
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGINT)
+    os.kill(engine.pid, signal.SIGTERM)
+    assert len((await task)[0].tokens) == 60
+    assert engine.health().restarts == 0
 
 
 async def test_control_answers_and_unknown_operations_do_not(start_engine) -> None:

@@ -79,7 +79,7 @@ def test_tokens_are_those_of_each_request_alone(kind: type[HashExecutor]) -> Non
     core, marks = make_core(executor, max_num_batched_tokens=24, max_num_seqs=8)
     shared = list(range(40))
     requests = [
-        submission(f"r{i}", shared[: 4 * i] + [i], seed=i, n=1 + i % 3, temperature=float(i % 2))
+        submission(f"r{i}", [*shared[: 4 * i], i], seed=i, n=1 + i % 3, temperature=float(i % 2))
         for i in range(1, 10)
     ]
     for request in requests:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.tiny_models import tiny_random, write_chain, write_loop
 
 import octavo
 import octavo.engine
@@ -16,6 +15,7 @@ from octavo.config import ConfigError
 from octavo.core.params import ParamError
 from octavo.core.request import FinishReason, Refused
 from octavo.engine.choices import best_choices
+from support.tiny_models import tiny_random, write_chain, write_loop
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 SMALL = {"kv_tokens": 2048, "max_model_len": 256}

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_tools import assert_nothing_leaks, collect, engine_config, submission, until
-from support.tiny_models import write_tiny_random
 
 from octavo.core.request import Output, Submission
 from octavo.engine.client import AsyncEngine
+from support.engine_tools import assert_nothing_leaks, collect, engine_config, submission, until
+from support.tiny_models import write_tiny_random
 
 
 @pytest.fixture(scope="module")

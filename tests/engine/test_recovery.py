@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -22,6 +23,7 @@ from support.engine_tools import (
     assert_nothing_leaks,
     collect,
     engine_config,
+    runs,
     submission,
     until,
 )
@@ -33,6 +35,10 @@ def expected(prompt: list[int], count: int, seed: int, choice: int, greedy: bool
     for _ in range(count):
         history.append(next_token(history, seed, choice, greedy))
     return history[len(prompt) :]
+
+
+def read_reports(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in directory.glob("engine-crash-*.json")]
 
 
 async def kill_after_progress(engine: AsyncEngine, tokens: int) -> None:
@@ -96,7 +102,7 @@ async def test_a_request_that_kills_the_engine_fails_alone(start_engine, tmp_pat
     for request, outputs in zip(requests, await asyncio.gather(*tasks), strict=True):
         assert outputs[0].tokens == expected(request.prompt, 60, 1, 0, True)
     assert engine.health().restarts == 4, "two crashes in company, two alone"
-    reports = [json.loads(path.read_text()) for path in tmp_path.glob("engine-crash-*.json")]
+    reports = read_reports(tmp_path)
     assert len(reports) == 4
     assert all("poison" in report["suspects"] for report in reports)
     assert all(report["steps"][-1]["state"] == "begun" for report in reports)
@@ -222,7 +228,7 @@ async def test_a_load_error_keeps_its_code_and_hint(start_engine) -> None:
 
 
 async def test_death_while_loading_is_a_start_error(start_engine) -> None:
-    with pytest.raises(EngineStartError, match="while loading.*SIGKILL") as failed:
+    with pytest.raises(EngineStartError, match=r"while loading.*SIGKILL") as failed:
         await start_engine(engine_config("load_dying"))
     assert failed.value.code == "engine_died"
 
@@ -256,17 +262,9 @@ def test_the_engine_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> Non
     assert done.returncode == -signal.SIGKILL, done.stderr
     pid = int(done.stdout)
     deadline = time.monotonic() + 5
-    while _runs(pid):
+    while runs(pid):
         assert time.monotonic() < deadline, "the engine outlived its client"
         time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in ("Z", "X")
 
 
 def test_the_server_s_own_event_loop_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +281,7 @@ def test_the_server_s_own_event_loop_will_do(monkeypatch: pytest.MonkeyPatch) ->
         pid = engine.pid
         assert pid is not None
         await engine.close()
-        assert not _runs(pid)
+        assert not runs(pid)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scenario())

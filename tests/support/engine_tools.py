@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from octavo.core.params import SamplingParams
@@ -66,3 +67,12 @@ async def assert_nothing_leaks(engine: AsyncEngine) -> None:
     assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
     assert stats.slots_filled == stats.logical_blocks == 0
     assert engine.live == 0
+
+
+def runs(pid: int | None) -> bool:
+    """Whether the process lives (a zombie does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in ("Z", "X")

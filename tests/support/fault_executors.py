@@ -166,6 +166,12 @@ def load_dying(config: EngineConfig) -> FakeLoaded:
     raise AssertionError
 
 
+def load_never(config: EngineConfig) -> FakeLoaded:
+    """Loads for ever."""
+    signal.pause()
+    raise AssertionError
+
+
 def load_once(config: EngineConfig) -> FakeLoaded:
     """Loads the first time; later processes die while loading. `extra["mark"]`: a path."""
     try:

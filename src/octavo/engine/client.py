@@ -84,6 +84,8 @@ class AsyncEngine:
         self._restarts = 0
         self._stuck_since: float | None = None
         self._session: EngineSession | None = None
+        self._opening: EngineSession | None = None
+        """The process that is loading."""
         self._closing = asyncio.Event()
         self._book = RequestBook(
             config.served_name,
@@ -103,7 +105,8 @@ class AsyncEngine:
         try:
             session = await self._launch()
         except BaseException as error:
-            self._fail(str(error) or "the start was interrupted")
+            if not self._closing.is_set():
+                self._fail(str(error) or "the start was interrupted")
             raise
         self._tasks = [
             asyncio.create_task(self._supervise(session), name="engine supervisor"),
@@ -120,8 +123,11 @@ class AsyncEngine:
         return True
 
     async def close(self) -> None:
-        """Ends live requests with an error ("engine_closed"), and the process."""
+        """Ends live requests with an error ("engine_closed"), and the process. A start that is
+        under way raises EngineStartError."""
         self._closing.set()
+        if self._opening is not None:
+            self._opening.process.kill()
         self._book.fail_all("the server is shutting down", "engine_closed")
         session, self._session = self._session, None
         for task in self._tasks:
@@ -222,11 +228,14 @@ class AsyncEngine:
             raise EngineStartError(
                 f"the engine process could not be made: {error}", "engine_spawn_failed"
             ) from error
+        self._opening = session
         try:
             ready = await session.start(self.config, self._start_timeout)
         except BaseException:
             await session.end()
             raise
+        finally:
+            self._opening = None
         self._became_ready(session, ready)
         return session
 
@@ -278,6 +287,12 @@ class AsyncEngine:
         self._stuck_since = None
         self._totals.restarted()
         log.error("engine process %d died: %s", ending.pid, ending.reason)
+        if ending.steps:
+            last = ending.steps[-1]
+            log.error(
+                "its last step, %d, was %s: %d rows, %d tokens",
+                last.step, last.state, last.rows, last.tokens,
+            )  # fmt: skip
         if self._crash_dir is not None:
             self._write_report(self._crash_dir, ending)
         for future in self._replies.values():

@@ -74,6 +74,7 @@ class EngineLoop:
         while not self._stopping:
             for frame in self._channel.receive(0 if self._core.has_work else None):
                 self._handle(frame)
+                self._idle_reported = False
             if self._core.has_work:
                 self._outputs += self._core.step()
                 self._steps += 1

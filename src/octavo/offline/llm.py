@@ -45,8 +45,9 @@ class LLM:
         progress: bool = True,
     ) -> list[RequestOutput]:
         """One result a prompt, in their order. A prompt is text or a list of token ids;
-        `sampling_params` is one for all, or one each (None: the model's own defaults). Raises ParamError or core.request.Refused
-        before anything is generated, where one of them cannot be taken."""
+        `sampling_params` is one for all, or one each (None: the model's own defaults). Raises
+        ParamError or core.request.Refused before anything is generated, where one of the prompts
+        cannot be taken."""
         batch = _as_list(prompts)
         params: list[SamplingParams | None]
         if isinstance(sampling_params, SamplingParams) or sampling_params is None:

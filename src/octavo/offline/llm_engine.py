@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from octavo.core.params import ParamError, SamplingParams
-from octavo.core.request import FinishReason, Output, Submission
+from octavo.core.request import Output, Submission
 from octavo.engine.build import build_engine_core
 from octavo.offline.outputs import Collector, RequestOutput
 from octavo.offline.prepare import Prepared, prepare
@@ -34,6 +34,8 @@ class LLMEngine:
         self.config = self.prepared.config
         self._core, self._loaded = build_engine_core(self.config)
         self._collectors: dict[str, Collector] = {}
+        self._early: list[Output] = []
+        """Outputs that came with an abort: they may be of any request."""
 
     def add_request(
         self,
@@ -66,7 +68,7 @@ class LLMEngine:
     def abort_request(self, request_id: str) -> None:
         """Forgets a request; unknown ids are ignored."""
         if self._collectors.pop(request_id, None) is not None:
-            self._core.abort(request_id)
+            self._early += self._core.abort(request_id)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self._collectors)
@@ -74,18 +76,16 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """One step; returns the requests that it advanced, each as far as it has come."""
         touched: dict[str, Collector] = {}
-        for output in self._core.step():
+        outputs, self._early = self._early, []
+        for output in outputs + self._core.step():
             collector = self._collectors.get(output.request_id)
-            if collector is not None:
-                touched[output.request_id] = collector
-                self._push(collector, output)
+            if collector is None:
+                continue
+            touched[output.request_id] = collector
+            if collector.push(output):  # a stop string, which the engine knows nothing of
+                self._early += self._core.abort(output.request_id, output.choice)
         results = [collector.result() for collector in touched.values()]
         for request_id, collector in touched.items():
             if collector.finished:
                 del self._collectors[request_id]
         return results
-
-    def _push(self, collector: Collector, output: Output) -> None:
-        if collector.push(output):
-            for late in self._core.abort(output.request_id, output.choice):
-                assert late.finish_reason is FinishReason.ABORT

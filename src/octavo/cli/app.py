@@ -99,9 +99,12 @@ def show(options: Options, json: Json = False) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(f"octavo {version('octavo')}")
+        try:
+            typer.echo(f"octavo {version('octavo')}")
+        except PackageNotFoundError:
+            typer.echo("octavo (a source tree that is not installed)")
         raise typer.Exit
 
 

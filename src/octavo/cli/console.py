@@ -29,7 +29,7 @@ def show_error(error: CliError) -> None:
     console.print("error:", style="bold red", end=" ")
     console.print(error.message, markup=False)
     for line in error.hint.splitlines():
-        console.print(f"  {line}", markup=False)
+        console.print(f"  {line}".rstrip(), markup=False)
 
 
 def plan_lines(plan: MemoryPlan) -> list[str]:

@@ -10,9 +10,9 @@ import errno
 import sys
 
 NO_COMPILER = (
-    "no compiled kernels in this install: products run on numpy, slower, and output may depend on\n"
-    "the batch in its last bits. To build them: sudo apt-get install -y g++ (about 250 MB), then\n"
-    "pip install octavo again."
+    "  Everything works on the numpy reference, but slower, and the last bits of a product may\n"
+    "  depend on the batch (not with --row-at-a-time). To build the kernels:\n"
+    "  sudo apt-get install -y g++ python3-dev (about 250 MB), then install octavo again."
 )
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130

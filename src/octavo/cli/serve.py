@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from octavo.cli.console import Steps, plan_lines
 from octavo.cli.errors import NO_COMPILER
@@ -24,11 +25,14 @@ def serve(options: Options) -> None:
     machine = inspect()
     limit_thread_pools(threads_for(options, machine).count, os.environ)
     raise_open_file_limit()
+    from octavo.server.auth import check_exposure, load_keys
+    from octavo.server.lifecycle import bind, run_server
+
+    keys = load_keys(options.api_key, options.api_key_file)
+    check_exposure(options.host, keys, options.allow_public)
     # With JSON logs the output is for programs: the log lines say what there is to say.
     with Steps(5, quiet=options.log_format == "json") as steps:
         steps.begin(f"Taking port {options.port} on {options.host}")
-        from octavo.server.lifecycle import bind, run_server
-
         with bind(options.host, options.port) as bound:
             steps.begin(f"Finding the model {options.model}")
             model = find_model(options, steps.progress)
@@ -36,8 +40,7 @@ def serve(options: Options) -> None:
             deployment = prepare(options, model=model, machine=machine)
             for warning in deployment.warnings:
                 steps.warn(warning)
-            if not kernels_built():
-                steps.say(f"note: {NO_COMPILER}", style="dim")
+            warn_without_kernels(steps.say)
             steps.begin(f"Loading the weights ({show_bytes(model.weight_bytes)}) and warming up")
 
             def started(url: str) -> None:
@@ -56,11 +59,13 @@ def serve(options: Options) -> None:
     sys.exit(code)
 
 
-def kernels_built() -> bool:
-    """Whether the compiled kernels are part of this install."""
-    from importlib.util import find_spec
+def warn_without_kernels(say: Callable[[str], None]) -> None:
+    """Says what an install without compiled kernels costs, and how to get them."""
+    from octavo.ops.native import native_reason
 
-    return find_spec("octavo._native") is not None
+    reason = native_reason()
+    if reason:
+        say(f"note: {reason}.\n{NO_COMPILER}")
 
 
 def facts(deployment: Deployment, url: str) -> list[str]:

@@ -212,7 +212,13 @@ def test_facts_and_end_tokens_come_from_the_metadata(tmp_path: Path) -> None:
         "general.sampling.temp": 0.25,
         "general.sampling.top_k": 12,
     }
-    path = quantized("llama_tied_yarn_f16", tmp_path / "m.gguf", Type.Q8_0, metadata=metadata)
+    path = quantized(
+        "llama_tied_yarn_f16",
+        tmp_path / "m.gguf",
+        Type.Q8_0,
+        types={f"blk.{i}.ffn_down.weight": Type.F16 for i in range(3)},
+        metadata=metadata,
+    )
     info = inspect(path)
     assert info.eos_token_ids == (5, 7, 95), "96 is text like any other: no control token"
     assert info.bos_token_id == 3

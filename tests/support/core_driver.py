@@ -96,7 +96,7 @@ class Driver:
         )
         self.collected: dict[Choice, list[int]] = {}
         self.finals: dict[Choice, Output] = {}
-        self.outputs: list[Output] = []
+        self.told: dict[str, list[Output]] = {}
         self.requests: dict[str, Submission] = {}
         self.plans: list[StepPlan] = []
         self.steps = 0
@@ -148,6 +148,9 @@ class Driver:
     def verify(self) -> None:
         """Every choice ended, with the tokens that it would have had alone."""
         for request in self.requests.values():
+            if request.request_id not in self.told:
+                assert all(state.finished for state in request.resumed) and request.resumed
+                continue
             self._verify_prompt_logprobs(request)
             resumed = {state.choice for state in request.resumed if state.finished}
             for choice in range(request.params.choices):
@@ -156,7 +159,7 @@ class Driver:
 
     def _verify_prompt_logprobs(self, request: Submission) -> None:
         """Given once, whole, with the first output; unless nothing at all came before the end."""
-        mine = [o for o in self.outputs if o.request_id == request.request_id]
+        mine = self.told[request.request_id]
         given = [o for o in mine if o.prompt_logprobs is not None]
         interrupted = any(state.tokens or state.finished for state in request.resumed)
         if request.params.prompt_logprobs is None or interrupted:
@@ -192,9 +195,9 @@ class Driver:
 
     def _see(self, outputs: list[Output]) -> None:
         self._endings.see(outputs)
-        self.outputs += outputs
         for output in outputs:
             key = (output.request_id, output.choice)
+            self.told.setdefault(output.request_id, []).append(output)
             self.collected.setdefault(key, []).extend(output.tokens)
             if output.finish_reason is not None:
                 self.finals[key] = output

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from octavo.core.admission import OutputLengths
 from octavo.core.blocks import GroupSpec
 from octavo.core.config import SchedulerConfig
 from octavo.core.plan import Row, StepPlan
@@ -33,6 +34,13 @@ def random_config(rng: Random) -> SchedulerConfig:
     )
 
 
+class Optimist(OutputLengths):
+    """Expects everyone to end at once, so that too many are admitted and preemption is common."""
+
+    def remaining(self, outputs: int, limit: int, caution: int) -> int:
+        return 0
+
+
 class Fuzz:
     """One random scenario, reproducible from its seed."""
 
@@ -45,6 +53,8 @@ class Fuzz:
         self.extras = self.rng.random() < 0.5
         self.most_live = self.rng.choice((6, 12, 30))
         self.driver = Driver(config, lag=self.rng.random() < 0.5, fail=self._fails, source=None)
+        if self.rng.random() < 0.4:
+            self.driver.scheduler.books.lengths = Optimist()
         self.prefixes = [
             [self.rng.randrange(VOCAB) for _ in range(self.rng.randint(1, 30))] for _ in range(3)
         ]
@@ -55,7 +65,10 @@ class Fuzz:
         """Arrivals for a while, then until idle; returns the scheduled steps."""
         rng, driver = self.rng, self.driver
         for _ in range(steps):
-            if rng.random() < self.arrival_rate and len(driver.scheduler.books.live) < self.most_live:
+            if (
+                rng.random() < self.arrival_rate
+                and len(driver.scheduler.books.live) < self.most_live
+            ):
                 self._arrive()
             if driver.scheduler.books.live and rng.random() < self.abort_rate:
                 live = rng.choice(list(driver.scheduler.books.live.values()))

@@ -55,17 +55,21 @@ def check(scheduler: Scheduler) -> None:
 def _check_states(scheduler: Scheduler) -> None:
     books = scheduler.books
     running = {sequence.rid for sequence in books.running}
-    places = dict.fromkeys(State, 0)
+    runs = waits = 0
     for live in books.live.values():
-        unfinished = [s for s in live.sequences if s.state is not State.FINISHED]
-        if len(unfinished) != live.unfinished or not unfinished:
+        unfinished = 0
+        for sequence in live.sequences:
+            state = sequence.state
+            if state is not State.FINISHED:
+                unfinished += 1
+                runs += state is State.RUNNING
+                waits += state is State.WAITING or state is State.PARKED
+                _check_place(sequence, sequence.rid in running)
+        if unfinished != live.unfinished or not unfinished:
             raise InvariantError(f"{live.submission.request_id}: unfinished choices miscounted")
-        for sequence in unfinished:
-            places[sequence.state] += 1
-            _check_place(sequence, sequence.rid in running)
-    if places[State.RUNNING] != len(running) or len(running) != len(books.running):
+    if runs != len(running) or runs != len(books.running):
         raise InvariantError("a sequence runs twice, or runs without a request")
-    if places[State.WAITING] + places[State.PARKED] != scheduler.waiting:
+    if waits != scheduler.waiting:
         raise InvariantError("waiting sequences are miscounted")
     if len(running) > books.config.max_running:
         raise InvariantError(f"{len(running)} sequences run")
@@ -80,7 +84,7 @@ def _check_states(scheduler: Scheduler) -> None:
 
 
 def _check_place(sequence: Sequence, runs: bool) -> None:
-    where = f"sequence {sequence.rid} ({sequence.state.value})"
+    where = f"sequence {sequence.rid}"
     if runs != (sequence.state is State.RUNNING):
         raise InvariantError(f"{where}: its state and the list of running ones differ")
     if (sequence.owner is not None) != (sequence.state is State.PARKED):

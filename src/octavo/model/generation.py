@@ -1,8 +1,8 @@
 """Defaults that a model brings for sampling, under the names of SamplingParams.
 
-Owns: the mapping from generation_config.json and from GGUF's `general.sampling.*`; the order of
-precedence (what a request says, then the model's file, then the built-in default).
-Does not know: requests, or the ranges of parameters (core.params).
+Owns: the mapping from generation_config.json and from GGUF's `general.sampling.*`.
+Does not know: requests, which come before these defaults, or the ranges of parameters
+(core.params).
 """
 
 from __future__ import annotations
@@ -63,11 +63,6 @@ def _pick(values: Mapping[str, Any], names: Mapping[str, str], origin: str) -> d
             raise ModelError(f"{origin}: {key} is {value!r:.40}, not a number", "bad_config")
         picked[name] = int(value) if name in _INTEGERS else float(value)
     return picked
-
-
-def with_defaults(explicit: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request says (null is nothing said) over the model's defaults."""
-    return {**defaults, **{key: value for key, value in explicit.items() if value is not None}}
 
 
 def token_ids(value: object, key: str, origin: str) -> tuple[int, ...]:

@@ -36,7 +36,19 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "octavo.engine.messages",
     ),
     "octavo.engine": ("octavo.engine", "octavo.core"),
-    "octavo.engine.process": ("octavo.engine", "octavo.core", "octavo.model", "octavo.ops"),
+    "octavo.engine.process": ("octavo.engine", "octavo.core", "octavo.model", "octavo.machine"),
+    "octavo.engine.__init__": ("octavo.offline.llm_engine",),
+    "octavo.offline": (
+        "octavo.offline",
+        "octavo.config",
+        "octavo.core",
+        "octavo.deploy",
+        "octavo.engine",
+        "octavo.frontend",
+        "octavo.machine",
+        "octavo.model",
+        "octavo.text",
+    ),
     "octavo.sim": ("octavo.sim", "octavo.engine", "octavo.core"),
     "octavo.deploy": (
         "octavo.config",
@@ -82,8 +94,8 @@ class Module:
     def rule(self) -> str | None:
         parts = self.name.split(".")
         names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-        if self.name == "octavo":
-            names = ["octavo.__init__"]
+        if self.path.name == "__init__.py":
+            names.insert(0, f"{self.name}.__init__")
         return next((name for name in names if name in ALLOWED), None)
 
 

@@ -112,30 +112,38 @@ def smollm2(path: Path) -> tuple[torch.nn.Module, list[list[int]]]:
 
 def smollm2_greedy(path: Path) -> Arrays:
     """20 prompts x 64 greedy tokens with the gap between the two best logits of each. End-of-text
-    tokens do not stop it, so that every sequence has its full length."""
+    tokens do not stop it, so that every sequence has its full length.
+
+    All prompts go in one batch, padded on the left; `check_smollm2` looks at each by itself.
+    """
     model, prompts = smollm2(path)
-    arrays: Arrays = {}
-    for i, prompt in enumerate(prompts):
-        tokens, gaps = _greedy(model, prompt)
-        arrays[f"{i}.prompt"] = np.array(prompt)
-        arrays[f"{i}.tokens"] = np.array(tokens)
-        arrays[f"{i}.gaps"] = np.array(gaps, dtype=np.float32)
-    return arrays
-
-
-def _greedy(model: torch.nn.Module, prompt: list[int]) -> tuple[list[int], list[float]]:
-    tokens: list[int] = []
-    gaps: list[float] = []
-    feed, cache = torch.tensor([prompt]), None
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    cache, tokens, gaps = None, [], []
     with torch.no_grad():
         for _ in range(NEW_TOKENS):
-            out = model(feed, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            out = model(
+                ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
             cache = out.past_key_values
-            best = torch.topk(out.logits[0, -1], 2)
-            tokens.append(int(best.indices[0]))
-            gaps.append(float(best.values[0] - best.values[1]))
-            feed = torch.tensor([[tokens[-1]]])
-    return tokens, gaps
+            best = torch.topk(out.logits[:, -1], 2)
+            ids, positions = best.indices[:, :1], positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+            tokens.append(ids[:, 0])
+            gaps.append(best.values[:, 0] - best.values[:, 1])
+    arrays: Arrays = {}
+    for i, prompt in enumerate(prompts):
+        arrays[f"{i}.prompt"] = np.array(prompt)
+        arrays[f"{i}.tokens"] = torch.stack(tokens)[:, i].numpy()
+        arrays[f"{i}.gaps"] = torch.stack(gaps)[:, i].numpy()
+    return arrays
 
 
 def check_smollm2(path: Path, kept: Arrays) -> list[str]:

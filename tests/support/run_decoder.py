@@ -1,6 +1,6 @@
-"""Runs a decoder without a scheduler: one sequence, in pieces of a given size.
+"""Runs a decoder without a scheduler: one sequence in pieces, or many greedily side by side.
 
-Owns: the block table of one sequence.
+Owns: the block tables.
 Does not know: plans, sampling.
 """
 
@@ -51,3 +51,31 @@ def logits(decoder: Decoder, ops: Ops, ids: Sequence[int], piece: int) -> np.nda
         )
         out.append(np.array(decoder.logits(decoder.forward(ops.upload(batch), cache))))
     return np.concatenate(out)
+
+
+def greedy(decoder: Decoder, ops: Ops, prompts: Sequence[Sequence[int]], count: int) -> np.ndarray:
+    """(prompts, count): the best token after each, all sequences in one batch a step. The prompts
+    go in pieces of 32 tokens, so the first steps mix prefill and decode."""
+    lengths = [len(prompt) + count for prompt in prompts]
+    ends = np.cumsum([-(-length // BLOCK) for length in lengths]).tolist()
+    tables = [list(range(a, b)) for a, b in zip([0, *ends], ends, strict=False)]
+    cache = ops.allocate_cache(cache_layout(decoder.spec, BLOCK), [ends[-1]])
+    known = [[int(i) for i in prompt] for prompt in prompts]
+    computed = [0] * len(prompts)
+    while rows := [i for i, length in enumerate(lengths) if len(known[i]) < length]:
+        batch = HostBatch(BLOCK, tables=[[]])
+        for r, i in enumerate(rows):
+            piece = known[i][computed[i] : computed[i] + 32]
+            batch.ids += piece
+            batch.positions += range(computed[i], computed[i] + len(piece))
+            batch.row_of += [r] * len(piece)
+            batch.row_starts.append(len(batch.ids))
+            batch.write_from.append(0)
+            computed[i] += len(piece)
+            batch.tables[0].append(tables[i][: -(-computed[i] // BLOCK)])
+            batch.logit_tokens.append(len(batch.ids) - 1)
+        best = decoder.logits(decoder.forward(ops.upload(batch), cache)).argmax(axis=-1)
+        for r, i in enumerate(rows):
+            if computed[i] == len(known[i]):
+                known[i].append(int(best[r]))
+    return np.array([ids[-count:] for ids in known])

@@ -13,6 +13,8 @@ from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 from support.fake_engine import FakeEngine
 from support.live_server import LiveServer
+from support.real_server import real_server
+from support.tiny_models import TinyModel
 from support.tiny_tokenizer import BOS, CHAT_TEMPLATE, EOS, VOCAB, TinyTokenizer
 
 
@@ -27,6 +29,18 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def fake() -> FakeEngine:
     return FakeEngine()
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., LiveServer]]:
+    """`serve(model, **options)`: the real engine behind a server, until the module ends."""
+    with ExitStack() as stack:
+
+        def begin(model: TinyModel, **options: Any) -> LiveServer:
+            path = model.write(tmp_path_factory.mktemp("model"))
+            return stack.enter_context(real_server(path, **options))
+
+        yield begin
 
 
 Start = Callable[..., LiveServer]

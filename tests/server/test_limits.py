@@ -180,14 +180,13 @@ VALUES: list[Any] = [
     "x" * 100, [None], [{}], ["a", 1], 2**63, -(2**63) - 1, "\u0000", "1", 1e308, [[[1]]],
 ]  # fmt: skip
 FIELDS = (
-    "model", "prompt", "messages", "n", "best_of", "temperature", "top_k", "top_p", "min_p", "stop",
-    "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
+    "model", "prompt", "messages", "n", "best_of", "temperature", "top_k", "top_p", "min_p",
+    "stop", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
     "max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
-    "prompt_logprobs", "skip_special_tokens", "stream", "priority", "stream_options", "add_special_tokens",
-    "echo",    "logprobs", "top_logprobs", "suffix", "response_format", "max_completion_tokens", "tools",
-    "tool_choice", "chat_template", "chat_template_kwargs", "add_generation_prompt", "user",
-    "tokens", "continue_final_message",
-    "modalities",
+    "prompt_logprobs", "skip_special_tokens", "stream", "priority", "stream_options", "echo",
+    "add_special_tokens", "logprobs", "top_logprobs", "suffix", "response_format", "user",
+    "max_completion_tokens", "tools", "tool_choice", "chat_template", "chat_template_kwargs",
+    "tokens", "add_generation_prompt", "continue_final_message", "modalities", "functions",
 )  # fmt: skip
 PATHS = ("/v1/completions", "/v1/chat/completions", "/generate", "/tokenize", "/detokenize")
 

@@ -83,7 +83,8 @@ nb::dict build_info() {
 
 NB_MODULE(_native, module) {
     module.doc() = "Octavo's compiled kernels. octavo.ops.native says whether they are there.";
-    module.def("rms_norm", &rms_norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"),
+    module.def("rms_norm", &rms_norm, nb::arg("x").noconvert(),
+               nb::arg("weight").noconvert(), nb::arg("eps"),
                "RMS norm of each row of x (rows, width), times weight (width,): float32, a new array. "
                "Raises ValueError where the widths differ.");
     module.def("build_info", &build_info,

@@ -14,7 +14,7 @@ from octavo.core.events import Event
 from octavo.core.invariants import Endings, check, check_plan
 from octavo.core.params import SamplingParams
 from octavo.core.plan import Row, StepPlan
-from octavo.core.request import FinishReason, Output, Submission
+from octavo.core.request import FinishReason, Output, Refused, Submission
 from octavo.core.scheduler import Scheduler
 from octavo.sim.null_executor import TokenSource, hashed_tokens
 from support.shadow_executor import ShadowExecutor
@@ -110,6 +110,14 @@ class Driver:
         self.requests[request.request_id] = request
         for state in request.resumed:
             self.collected[request.request_id, state.choice] = list(state.tokens)
+
+    def try_add(self, request: Submission) -> bool:
+        """False if it is refused."""
+        try:
+            self.add(request)
+        except Refused:
+            return False
+        return True
 
     def abort(self, request_id: str, choice: int | None = None) -> None:
         self._see(self.scheduler.abort(request_id, choice, self.now))

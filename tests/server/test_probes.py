@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import json
 import logging
@@ -57,7 +59,12 @@ def test_the_page_is_whole_and_locked_down(server: LiveServer) -> None:
     page = answer.body.decode()
     assert answer.headers["content-type"].startswith("text/html")
     policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert len(script) == 1 and page.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert not re.search(r"\bon[a-z]+=|style=", page), "the policy forbids inline handlers"
     assert not re.search(r"(src|href)\s*=|https?://|@import|url\(", page), "no outside resources"
     for name in ("kv_blocks_held", "kv_blocks_cached", "kv_blocks_total", "num_requests_running"):
         assert name in page and name in server.get("/stats").json()

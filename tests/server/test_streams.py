@@ -69,6 +69,7 @@ def test_c03_leaving_before_anything_came(start: Any, fake: FakeEngine, body: by
     until(lambda: not fake.live, "the abort", 2.0)
     metrics = server.get("/metrics").body.decode()
     assert 'octavo:request_success_total{finished_reason="abort",model_name="tiny"} 1.0' in metrics
+    assert 'handler="/v1/chat/completions",method="POST",status="499"} 1.0' in metrics
 
 
 def test_c03_leaving_with_several_prompts(start: Any, fake: FakeEngine) -> None:

@@ -24,13 +24,11 @@ from octavo.server import chat, completions, legacy, probes, tokens
 from octavo.server.auth import AuthMiddleware, Key
 from octavo.server.errors import ApiError, from_param, from_refused
 from octavo.server.middleware import BodyLimitMiddleware, RecordMiddleware
-from octavo.server.record import Record, record_of
+from octavo.server.record import CLIENT_CLOSED, Record, record_of
 from octavo.server.serving import Serving
 from octavo.server.sse import ClientGone
 
 UNMATCHED = "unmatched"
-CLIENT_CLOSED = 499
-"""Status in the log of a request whose client went away before the answer."""
 
 
 def routes() -> list[Route]:

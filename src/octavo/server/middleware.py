@@ -14,7 +14,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.errors import ApiError, internal_error
-from octavo.server.record import Record, new_record
+from octavo.server.record import CLIENT_CLOSED, Record, new_record
 
 logger = logging.getLogger("octavo.server")
 
@@ -59,6 +59,7 @@ class RecordMiddleware:
             if not record.status:
                 await internal_error().response()(scope, receive, send_with_id)
         finally:
+            record.status = record.status or CLIENT_CLOSED
             record.key_name = scope["state"].get("key_name")
             record.total = time.monotonic() - record.arrival
             record.route = self.template(scope)

@@ -21,6 +21,8 @@ from starlette.types import Scope
 access_log = logging.getLogger("octavo.access")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+CLIENT_CLOSED = 499
+"""Status in the log of a request whose client went away before the answer began."""
 _QUIET = frozenset({"/health", "/ready", "/metrics", "/stats"})
 """Polled routes: their lines are at debug level."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,38 @@ from octavo.ops.select import select_ops
 BLOCK = 4
 
 
-def load(path: Path, context: int | None = None) -> tuple[Decoder, Ops]:
-    ops = select_ops("reference")
+def load(
+    path: Path, context: int | None = None, *, row_at_a_time: bool = False
+) -> tuple[Decoder, Ops]:
+    ops = select_ops("reference", row_at_a_time=row_at_a_time)
     opened = open_model(path, context)
     decoder = Decoder(opened.spec, opened.source, ops)
     opened.source.close()
     return decoder, ops
+
+
+def step(
+    decoder: Decoder,
+    ops: Ops,
+    cache: Any,
+    table: Sequence[int],
+    ids: Sequence[int],
+    start: int,
+    write_from: int = 0,
+) -> np.ndarray:
+    """(len(ids), vocab_used): the logits of one row, `ids` at positions from `start` on."""
+    end = start + len(ids)
+    batch = HostBatch(
+        BLOCK,
+        ids=[int(i) for i in ids],
+        positions=list(range(start, end)),
+        row_of=[0] * len(ids),
+        row_starts=[0, len(ids)],
+        tables=[[list(table[: -(-end // BLOCK)])]],
+        write_from=[write_from],
+        logit_tokens=list(range(len(ids))),
+    )
+    return np.array(decoder.logits(decoder.forward(ops.upload(batch), cache)))
 
 
 def logits(decoder: Decoder, ops: Ops, ids: Sequence[int], piece: int) -> np.ndarray:
@@ -33,24 +60,9 @@ def logits(decoder: Decoder, ops: Ops, ids: Sequence[int], piece: int) -> np.nda
     an order of no regularity."""
     blocks = -(-len(ids) // BLOCK)
     table = [int(i) for i in np.random.default_rng(blocks).permutation(blocks)]
-    layout = cache_layout(decoder.spec, BLOCK)
-    cache = ops.allocate_cache(layout, [blocks])
-    out = []
-    for start in range(0, len(ids), piece):
-        part = [int(i) for i in ids[start : start + piece]]
-        end = start + len(part)
-        batch = HostBatch(
-            BLOCK,
-            ids=part,
-            positions=list(range(start, end)),
-            row_of=[0] * len(part),
-            row_starts=[0, len(part)],
-            tables=[[table[: -(-end // BLOCK)]]],
-            write_from=[0],
-            logit_tokens=list(range(len(part))),
-        )
-        out.append(np.array(decoder.logits(decoder.forward(ops.upload(batch), cache))))
-    return np.concatenate(out)
+    cache = ops.allocate_cache(cache_layout(decoder.spec, BLOCK), [blocks])
+    starts = range(0, len(ids), piece)
+    return np.concatenate([step(decoder, ops, cache, table, ids[i : i + piece], i) for i in starts])
 
 
 def greedy(decoder: Decoder, ops: Ops, prompts: Sequence[Sequence[int]], count: int) -> np.ndarray:

@@ -55,7 +55,7 @@ def fetch_from_hub(name: str, *, offline: bool = False, similar: Sequence[str] =
 
 
 def _explain(name: str, error: Exception, offline: bool, similar: Sequence[str]) -> ModelError:
-    """The hub's exceptions, by what a user can do about them; others pass through unchanged."""
+    """The hub's exceptions, by what a user can do about them."""
     from huggingface_hub import errors
 
     guess = f" Did you mean the built-in {' or '.join(similar)}?" if similar else ""

@@ -75,7 +75,10 @@ class Fuzz:
                 driver.abort(live.submission.request_id, choice)
             if rng.random() < 0.01:
                 driver.scheduler.reset_prefix_cache()
-            driver.step()
+            if driver.scheduler.has_work():
+                driver.step()
+            else:
+                driver.now += 1.0
         driver.run()
         driver.verify()
         return driver.steps

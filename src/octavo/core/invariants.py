@@ -84,23 +84,27 @@ def _check_states(scheduler: Scheduler) -> None:
 
 
 def _check_place(sequence: Sequence, runs: bool) -> None:
-    where = f"sequence {sequence.rid}"
-    if runs != (sequence.state is State.RUNNING):
-        raise InvariantError(f"{where}: its state and the list of running ones differ")
-    if (sequence.owner is not None) != (sequence.state is State.PARKED):
-        raise InvariantError(f"{where}: its state and its owner differ")
+    state = sequence.state
+    if runs != (state is State.RUNNING):
+        raise _wrong(sequence, "its state and the list of running ones differ")
+    if (sequence.owner is not None) != (state is State.PARKED):
+        raise _wrong(sequence, "its state and its owner differ")
     if sequence.owner is not None and sequence.owner.state is not State.RUNNING:
-        raise InvariantError(f"{where}: waits for one that does not run")
-    if (sequence in sequence.live.forks) != (sequence.state is State.FORKING):
-        raise InvariantError(f"{where}: its state and its request's forks differ")
-    if sequence.state is State.FORKING and (
+        raise _wrong(sequence, "waits for one that does not run")
+    if (sequence in sequence.live.forks) != (state is State.FORKING):
+        raise _wrong(sequence, "its state and its request's forks differ")
+    if state is State.FORKING and (
         sequence.live.leader is None or sequence.live.leader.state is State.FINISHED
     ):
-        raise InvariantError(f"{where}: nobody computes its prompt")
+        raise _wrong(sequence, "nobody computes its prompt")
     if not runs and (any(sequence.tables) or sequence.in_flight or sequence.introduced):
-        raise InvariantError(f"{where}: holds blocks or rows and does not run")
+        raise _wrong(sequence, "holds blocks or rows and does not run")
     if sequence.start > sequence.known or len(sequence.tokens) > sequence.limit:
-        raise InvariantError(f"{where}: more is computed than known, or known than allowed")
+        raise _wrong(sequence, "more is computed than known, or known than allowed")
+
+
+def _wrong(sequence: Sequence, what: str) -> InvariantError:
+    return InvariantError(f"sequence {sequence.rid} ({sequence.state.value}): {what}")
 
 
 def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:

@@ -4,7 +4,7 @@ ARGS ?=
 
 BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
 .PHONY: serve test lint fix bench docs oracle measure clean
 
@@ -56,6 +56,6 @@ clean:
 .venv-oracle/.installed: tests/oracle/requirements.txt
 	@scripts/venv.sh $(PYTHON) .venv-oracle
 	@echo "Installing torch and transformers into .venv-oracle (some minutes, once) ..."
-	@.venv-oracle/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+	@.venv-oracle/bin/python -m pip install -qq --disable-pip-version-check --no-input \
 		-r tests/oracle/requirements.txt
 	@touch $@

@@ -42,8 +42,17 @@ class Deployment:
 
 
 def threads_for(options: Options, machine: Machine | None = None) -> Threads:
-    """How many threads will compute, and why. Cheap; the library calls it before numpy loads."""
+    """How many threads will compute, and why. Cheap: it is called before numpy is loaded."""
+    source = options.source("threads")
+    if source.kind == "derived" and options.threads is not None:
+        return Threads(options.threads, source.detail)
     return choose_threads(machine or inspect(), options.threads)
+
+
+def with_threads(options: Options, machine: Machine | None = None) -> Options:
+    """The options with the number of threads decided."""
+    threads = threads_for(options, machine)
+    return options.derive(threads.reason, threads=threads.count)
 
 
 def find_model(options: Options, progress: Progress | None = None) -> ModelInfo:
@@ -102,7 +111,7 @@ def prepare(
     model = model or find_model(options, progress)
     memory = plan(options, model, machine)
     names = options.served_model_name or (model_name(options.model, model),)
-    derived = options.derive(threads.reason, threads=threads.count)
+    derived = with_threads(options, machine)
     if options.max_model_len is None:
         why = "the most that memory holds" if memory.shortened else "the model's own limit"
         derived = derived.derive(why, max_model_len=memory.max_model_len)

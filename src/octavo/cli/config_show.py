@@ -11,13 +11,12 @@ from typing import Any
 
 from octavo.cli.console import write
 from octavo.config import Option, Options, table
-from octavo.deploy import threads_for
+from octavo.deploy import with_threads
 
 
 def show(options: Options, as_json: bool) -> None:
-    threads = threads_for(options)
     if options.threads is None:
-        options = options.derive(threads.reason, threads=threads.count)
+        options = with_threads(options)
     if as_json:
         values = {
             row.name: {

@@ -6,6 +6,7 @@ Does not know: how models are found or planned (deploy), or how requests are ser
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -14,8 +15,10 @@ from octavo.cli.console import Steps, plan_lines
 from octavo.cli.errors import NO_COMPILER
 from octavo.config import Options
 from octavo.core.memory import show_bytes
-from octavo.deploy import Deployment, find_model, prepare, threads_for
+from octavo.deploy import Deployment, find_model, prepare, threads_for, with_threads
 from octavo.machine import inspect, limit_thread_pools, raise_open_file_limit
+
+logger = logging.getLogger("octavo.serve")
 
 PROMPT = "What is the capital of France?"
 
@@ -23,7 +26,8 @@ PROMPT = "What is the capital of France?"
 def serve(options: Options) -> None:
     """Serves until a signal, then exits with the server's code."""
     machine = inspect()
-    limit_thread_pools(threads_for(options, machine).count, os.environ)
+    options = with_threads(options, machine)
+    limit_thread_pools(threads_for(options).count, os.environ)
     raise_open_file_limit()
     from octavo.server.auth import check_exposure, load_keys
     from octavo.server.lifecycle import bind, run_server
@@ -47,6 +51,7 @@ def serve(options: Options) -> None:
                 steps.begin("Ready")
                 for line in facts(deployment, url):
                     steps.say(line)
+                logger.info("%s is served at %s", deployment.engine.served_name, url)
 
             code = run_server(
                 deployment.options,

@@ -17,6 +17,7 @@ from octavo.model.batch import Assembled, Work, assemble
 from octavo.model.decoder import Decoder
 from octavo.model.kv_cache import cache_layout
 from octavo.model.sequence import Sequence
+from octavo.model.warm_up import warm_up
 from octavo.ops import NONFINITE_LOGITS, Array, Ops, SampledRow
 
 LOGIT_ROWS = 64
@@ -76,6 +77,11 @@ class ModelExecutor:
 
     def collect(self, handle: StepResult) -> StepResult:
         return handle
+
+    def warm_up(self) -> None:
+        """To be called before anything is served. Raises RuntimeError where a step fails."""
+        warm_up(self, block_size=self._block_size, groups=self._groups)
+        self.nonfinite = 0
 
     def _check(self, row: Row) -> list[int] | str:
         """The row's tokens, all known; or why it cannot be computed."""

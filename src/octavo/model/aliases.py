@@ -81,4 +81,3 @@ QWEN_CODER = Alias(
 )
 
 ALIASES: dict[str, Alias] = {alias.name: alias for alias in (SMOLLM2, QWEN_CODER)}
-DEFAULT_ALIAS = SMOLLM2.name

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +124,6 @@ def find_weights(directory: Path) -> dict[str, Entry]:
     """The directory's tensors, without buffers that are worked out anew."""
     found = find_tensors(directory)
     return {name: entry for name, entry in found.items() if not name.endswith(_DROPPED)}
-
-
-def parameters(entries: Mapping[str, Entry]) -> int:
-    return sum(prod(entry.shape) for entry in entries.values())
 
 
 def check(

@@ -30,7 +30,6 @@ from octavo.ops import RopeSpec
 
 Floats = NDArray[np.float32]
 
-KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 _SPELLINGS = {"su": "longrope", "none": "default"}
 _KEYS_OF_SPELLINGS = ("rope_type", "type")
 
@@ -65,7 +64,11 @@ class RopeConfig:
 
     def _number(self, key: str) -> float:
         value = self.parameters.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < math.inf
+        ):
             what = "is missing" if value is None else f"is {value!r:.40}, not a positive number"
             raise _error(f"rope type {self.kind!r} needs {key!r}, which {what}")
         return float(value)
@@ -144,10 +147,10 @@ def _kind(parameters: Mapping[str, Any]) -> str:
     if len(set(kinds.values())) > 1:
         raise _error("rope_type and type differ: " + " and ".join(sorted(kinds)))
     kind = next(iter(kinds.values()))
-    if kind not in KINDS:
+    if kind not in _BUILDERS:
         raise _error(
             f"{next(iter(named))} {next(iter(kinds))!r:.40} is unknown; "
-            f"supported are {', '.join(KINDS)}"
+            f"supported are {', '.join(_BUILDERS)}"
         )
     return kind
 

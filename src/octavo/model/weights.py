@@ -6,7 +6,7 @@ Does not know: file formats (safetensors, gguf_model) or packing (ops).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from octavo.model.errors import ModelError
 from octavo.model.spec import DecoderSpec
@@ -26,9 +26,6 @@ class Checkpoint:
 
     def has(self, name: str) -> bool:
         return name in self._tensors
-
-    def names(self) -> Iterator[str]:
-        return iter(self._tensors)
 
     def close(self) -> None:
         """Forgets the tensors; the maps go when the last array over them does."""

@@ -16,11 +16,6 @@ from octavo.model.families.family import Family
 FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, mistral.FAMILY)
 
 
-def supported() -> list[str]:
-    """Names of the architectures, as config.json spells them."""
-    return [family.architecture for family in FAMILIES]
-
-
 def find_family(
     config: dict[str, Any], origin: str, families: Sequence[Family] = FAMILIES
 ) -> Family:

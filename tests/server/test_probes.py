@@ -116,20 +116,25 @@ def test_f04_times_are_seconds_from_arrival(server: LiveServer, fake: FakeEngine
     fake.delay = 0.02
     for stream in (True, False) * 3:
         server.post("/v1/completions", {"prompt": "x", "stream": stream})
+    server.post("/v1/completions", {"prompt": "x", "n": 3, "max_tokens": 0})
     found = {name: value for (name, _), value in samples(server).items()}
 
     def mean(name: str) -> float:
         return found[f"octavo:{name}_sum"] / found[f"octavo:{name}_count"]
 
     assert found["octavo:time_to_first_token_seconds_count"] == 6
+    for name in ("e2e_request_latency", "request_queue_time"):
+        assert found[f"octavo:{name}_seconds_count"] == 7
     assert found["octavo:inter_token_latency_seconds_count"] == 6 * 9
     assert 0.02 <= mean("time_to_first_token_seconds") < 0.2
     assert 0.02 <= mean("inter_token_latency_seconds") < 0.1
-    assert mean("e2e_request_latency_seconds") == pytest.approx(
-        mean("time_to_first_token_seconds") + 9 * mean("inter_token_latency_seconds"), rel=0.1
+    assert found["octavo:e2e_request_latency_seconds_sum"] == pytest.approx(
+        found["octavo:time_to_first_token_seconds_sum"]
+        + found["octavo:inter_token_latency_seconds_sum"],
+        rel=0.2,
     )
     assert found["octavo:request_generation_tokens_sum"] == 60
-    assert found["octavo:request_prompt_tokens_sum"] == 12
+    assert found["octavo:request_prompt_tokens_sum"] == 14
 
 
 def test_metrics_have_sane_names_and_buckets() -> None:

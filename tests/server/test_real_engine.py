@@ -115,6 +115,8 @@ def test_a01_and_a07_on_a_scripted_model(serve: Serve) -> None:
                 model="tiny", prompt="x", stop=stop, max_tokens=20, stream=True
             )
             assert "".join(chunk.choices[0].text for chunk in stream) == text
+            reason = "DEFGHIJ" if stop else None
+            assert whole.choices[0].model_extra["stop_reason"] == reason, "EOS is no reason"
         cut = api.completions.create(model="tiny", prompt="x", max_tokens=3)
         assert (cut.choices[0].text, cut.choices[0].finish_reason) == ("ABCDEFG", "length")
         inside = api.completions.create(

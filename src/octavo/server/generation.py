@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from octavo.core.params import ParamError, SamplingParams
@@ -64,16 +64,12 @@ class ChoiceRun:
         self.latest = 0.0
         self.preemptions = 0
 
-    def note(self, output: Output, record: Record, metrics: Metrics) -> None:
-        """Times of an output that brings tokens."""
-        now = time.monotonic()
-        if not self.first:
-            self.first = now
-            if record.ttft is None:
-                record.ttft = now - record.arrival
-                metrics.ttft.observe(record.ttft)
-        else:
+    def note(self, output: Output, now: float, metrics: Metrics) -> None:
+        """An output that brings tokens."""
+        if self.first:
             metrics.itl.observe((now - self.latest) / len(output.tokens))
+        else:
+            self.first = now
         self.latest = now
         self.preemptions = max(self.preemptions, output.preemptions)
 
@@ -83,27 +79,29 @@ class ChoiceRun:
         tokens = self.text.token_count
         metrics.generation_tokens.observe(tokens)
         metrics.preemptions.observe(self.preemptions)
-        if tokens:
-            metrics.e2e.observe(self.latest - record.arrival)
         if tokens > 1:
             metrics.tpot.observe((self.latest - self.first) / (tokens - 1))
 
 
 @dataclass(slots=True)
 class PromptRun:
-    """One submission: a prompt and its choices."""
+    """One submission: a prompt and its choices. What comes once for a prompt, with whichever choice
+    is first, is kept here."""
 
     index: int
     submission: Submission
-    choices: list[ChoiceRun] = field(default_factory=list)
+    choices: list[ChoiceRun]
     stream: Stream | None = None
+    started: bool = False
+    """Its first token has come."""
+    queue_time: float | None = None
     cached_tokens: int = 0
     prompt_logprobs: Sequence[TokenLogprob] = ()
 
 
 class Generation:
-    """Submits on construction's `start`, then yields pieces; `usage` is right once they are all
-    read. `params` has no max_tokens where the request named none."""
+    """Checked on construction (ParamError, ApiError); `pieces` submits and follows; `usage` is
+    right once they are all read. `params` has no max_tokens where the request named none."""
 
     def __init__(
         self,
@@ -176,6 +174,7 @@ class Generation:
             yield piece
         if any(choice.text.finish_reason is None for choice in run.choices):
             raise ApiError(503, "The generation was cut off.", code="engine_closed")
+        self._serving.metrics.e2e.observe(time.monotonic() - self._record.arrival)
 
     async def _merge(self) -> AsyncGenerator[Piece, None]:
         """Pieces of all prompts as they come. The queue is short: what a slow reader leaves lies
@@ -210,8 +209,13 @@ class Generation:
         choice = run.choices[output.choice]
         metrics = self._serving.metrics
         if output.tokens:
-            choice.note(output, self._record, metrics)
-        if output.queue_time is not None:
+            now = time.monotonic()
+            if not run.started:
+                run.started = True
+                self._first_token(now)
+            choice.note(output, now, metrics)
+        if output.queue_time is not None and run.queue_time is None:
+            run.queue_time = output.queue_time
             metrics.queue_time.observe(output.queue_time)
         if output.cached_tokens is not None:
             run.cached_tokens = max(run.cached_tokens, output.cached_tokens)
@@ -219,10 +223,20 @@ class Generation:
             run.prompt_logprobs = output.prompt_logprobs
         delta = choice.text.push(output)
         if delta.finish_reason is not None:
+            params = run.submission.params
+            if delta.stop_reason not in (*params.stop_token_ids, *params.stop):
+                delta.stop_reason = None  # EOS, which is no stop that anybody asked for
             choice.ended(delta.finish_reason.value, self._record, metrics)
         return Piece(
             run.index, output.choice, delta, run.prompt_logprobs, output.cumulative_logprob
         )
+
+    def _first_token(self, now: float) -> None:
+        """Of one prompt; the record keeps the first of all."""
+        ttft = now - self._record.arrival
+        self._serving.metrics.ttft.observe(ttft)
+        if self._record.ttft is None:
+            self._record.ttft = ttft
 
     async def _release(self, reason: str) -> None:
         """Whatever happened: nothing stays behind in the engine, and every choice is counted."""

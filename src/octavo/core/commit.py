@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.core.lifecycle import Lifecycle
-from octavo.core.plan import RowResult, StepPlan, StepResult, Want
+from octavo.core.plan import RowResult, StepPlan, StepResult
 from octavo.core.prefix import extend_hashes
 from octavo.core.request import FinishReason, Output
 from octavo.core.sequence import Sequence, State
@@ -25,7 +25,8 @@ class Flight:
 
     sequence: Sequence
     count: int
-    want: Want
+    samples: bool
+    scores: bool
 
 
 def commit_rows(
@@ -37,7 +38,7 @@ def commit_rows(
         sequence = flight.sequence
         sequence.in_flight -= flight.count
         sequence.rows_in_flight -= 1
-        sequence.pending -= Want.SAMPLE in flight.want
+        sequence.pending -= flight.samples
         if sequence.state is State.FINISHED:
             books.collected(sequence)
             continue
@@ -55,9 +56,9 @@ def commit_rows(
 
 
 def _unanswered(flight: Flight, answer: RowResult) -> str | None:
-    if Want.SAMPLE in flight.want and not answer.tokens:
+    if flight.samples and not answer.tokens:
         return "the executor returned no token for a row that samples"
-    if Want.PROMPT_LOGPROBS in flight.want and answer.prompt_logprobs is None:
+    if flight.scores and answer.prompt_logprobs is None:
         return "the executor returned no prompt logprobs for a row that asks for them"
     return None
 
@@ -67,14 +68,14 @@ def _commit_row(books: Lifecycle, flight: Flight, answer: RowResult, now: float)
     sequence.computed += flight.count
     books.counters.computed_tokens += flight.count
     _publish(books, sequence)
-    if Want.PROMPT_LOGPROBS in flight.want:
+    if flight.scores:
         live.prompt_logprobs += answer.prompt_logprobs or ()
     prompt_done = sequence.computed >= sequence.prompt_len
     if not sequence.samples:
         return _end_of_prompt(books, sequence) if prompt_done else []
     if prompt_done and live.leader is sequence and live.forks:
         books.fork(sequence, now)
-    if Want.SAMPLE not in flight.want:
+    if not flight.samples:
         return []
     return [_extend(books, sequence, answer)]
 

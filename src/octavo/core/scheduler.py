@@ -24,7 +24,7 @@ from octavo.core.config import SchedulerConfig
 from octavo.core.events import Event, EventKind, Sink
 from octavo.core.intake import Intake
 from octavo.core.lifecycle import Lifecycle
-from octavo.core.plan import StepPlan, StepResult
+from octavo.core.plan import StepPlan, StepResult, Want
 from octavo.core.planner import Planner
 from octavo.core.policy import Policy, make_policy
 from octavo.core.request import FinishReason, Output, Refused, Submission
@@ -102,7 +102,13 @@ class Scheduler:
             plan.ended, books.ended = books.ended, []
             running = {sequence.rid: sequence for sequence in books.running}
             self.flights[plan.step] = [
-                Flight(running[row.rid], len(row.tokens), row.want) for row in plan.rows
+                Flight(
+                    running[row.rid],
+                    len(row.tokens),
+                    Want.SAMPLE in row.want,
+                    Want.PROMPT_LOGPROBS in row.want,
+                )
+                for row in plan.rows
             ]
             books.step += 1
             books.counters.steps += 1

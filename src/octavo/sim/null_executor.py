@@ -84,7 +84,7 @@ class NullExecutor:
             self._sequences[new.rid] = _Sequence(
                 new.params, new.seed, new.choice, new.prompt_len, list(new.history)
             )
-        result = StepResult(rows=[])
+        result = StepResult(rows=[], finished_transfers=list(plan.transfers))
         for row in plan.rows:
             error = self._fail(plan, row) if self._fail is not None else None
             if error is not None:
@@ -122,13 +122,27 @@ class NullExecutor:
             ]
         if Want.SAMPLE in row.want:
             token = self._source(sequence.seed, sequence.choice, end)
+            if row.mask is not None:
+                token = _allowed(row.mask, token)
             sequence.tokens.append(token)
             answer.tokens = [token]
             if sequence.params.wants_logprob:
                 answer.logprobs = [self.made_up(token, end)]
+        if Want.POOL in row.want:
+            answer.pooled = [float(sum(sequence.tokens[:end])), float(end)]
         return answer
 
     @staticmethod
     def made_up(token: int, position: int) -> TokenLogprob:
         """A logprob that depends on the token and its position alone."""
         return TokenLogprob(token, -1.0 - (token + position) % 8, 1, [])
+
+
+def _allowed(mask: bytes, token: int) -> int:
+    """The first token from `token` on, round the vocabulary, whose bit in the mask is set."""
+    bits = 8 * len(mask)
+    for step in range(bits):
+        candidate = (token + step) % bits
+        if mask[candidate // 8] >> (candidate % 8) & 1:
+            return candidate
+    raise SeamError("a mask allows no token")

@@ -64,8 +64,8 @@ def test_commands_and_links_of_documents_exist(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_named_in_documents_exist(document: Path) -> None:
     """`path/to/file.py` must exist (also within src/octavo); `file.py: name()` must hold it."""
-    for snippet in re.findall(r"`([^`\n]+)`", document.read_text()):
-        found = re.fullmatch(r"([\w/.-]+\.(?:py|cpp|md|sh))(?:: ([\w.]+)\(\))?", snippet)
+    for snippet in re.findall(r"`([^`]+)`", document.read_text()):
+        found = re.fullmatch(r"([\w/.-]+\.(?:py|cpp|md|sh))(?::\s([\w.]+)\(\))?", snippet)
         if not found:
             continue
         candidates = [ROOT / found[1], ROOT / "src/octavo" / found[1], ROOT / "csrc" / found[1]]

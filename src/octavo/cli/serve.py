@@ -81,6 +81,7 @@ def facts(deployment: Deployment, url: str) -> list[str]:
         "",
         f"model    {options.served_model_name[0]}: {model.architecture}, "
         f"{model.parameters / 1e6:,.0f} million parameters, {model.quantization}",
+        f"sampling {_sampling(deployment)}",
         f"context  {deployment.plan.max_model_len:,} tokens",
         f"compute  {deployment.threads}",
         *(f"{'memory' if not index else '':<9}{line}"
@@ -92,6 +93,15 @@ def facts(deployment: Deployment, url: str) -> list[str]:
         "",
         "Ctrl-C drains",
     ]  # fmt: skip
+
+
+def _sampling(deployment: Deployment) -> str:
+    """The defaults of requests that do not say otherwise."""
+    if not deployment.generation:
+        return "OpenAI's defaults"
+    told = ", ".join(f"{name} {value}" for name, value in deployment.generation.items())
+    source = deployment.options.generation_config
+    return f"{told} ({'the model' if source == 'auto' else source}'s defaults)"
 
 
 def _guarded(deployment: Deployment) -> bool:

@@ -17,6 +17,11 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 generate_docs = load_script("generate_docs")
 
 
+def inline_code(text: str) -> list[str]:
+    """What stands between single backticks, outside fenced blocks."""
+    return re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+
+
 def make_targets() -> set[str]:
     text = (ROOT / "Makefile").read_text()
     return set(re.findall(r"^([a-z]+):", text, re.M))
@@ -47,7 +52,7 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_and_links_of_documents_exist(document: Path) -> None:
     text = document.read_text()
-    snippets = re.findall(r"`([^`\n]+)`", text) + re.findall(r"```sh\n(.*?)```", text, re.S)
+    snippets = inline_code(text) + re.findall(r"```sh\n(.*?)```", text, re.S)
     for snippet in snippets:
         for line in snippet.splitlines():
             words = line.split("#")[0].split()
@@ -64,7 +69,7 @@ def test_commands_and_links_of_documents_exist(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_named_in_documents_exist(document: Path) -> None:
     """`path/to/file.py` must exist (also within src/octavo); `file.py: name()` must hold it."""
-    for snippet in re.findall(r"`([^`]+)`", document.read_text()):
+    for snippet in inline_code(document.read_text()):
         found = re.fullmatch(r"([\w/.-]+\.(?:py|cpp|md|sh))(?::\s([\w.]+)\(\))?", snippet)
         if not found:
             continue
@@ -73,6 +78,12 @@ def test_files_and_functions_named_in_documents_exist(document: Path) -> None:
         assert path is not None, snippet
         if found[2]:
             assert defines(path, found[2]), snippet
+
+
+def test_the_path_of_a_request_is_told_by_functions_that_exist() -> None:
+    snippets = inline_code((ROOT / "docs/how-it-works.md").read_text())
+    assert sum(snippet.endswith("()") and ".py" in snippet for snippet in snippets) > 30
+    assert not defines(ROOT / "src/octavo/deploy.py", "no_such_function")
 
 
 def defines(path: Path, dotted: str) -> bool:
@@ -107,7 +118,7 @@ def test_flags_in_documents_exist() -> None:
     known = {flag for row in table() for flag in "/".join(flags_of(row)).split("/")}
     known |= {"--config", "--url", "--json", "--help", "--no-deps", "--strict"}
     for document in DOCUMENTS:
-        for snippet in re.findall(r"`([^`\n]+)`", document.read_text()):
+        for snippet in inline_code(document.read_text()):
             for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", snippet):
                 if document.name != "cli.md":
                     assert flag in known, f"{document.name}: {flag}"

@@ -79,7 +79,7 @@ async def test_d01d_not_ready_while_loading(slow: tuple[SlowEngine, Serving]) ->
     life = Lifecycle(serving, 5.0)
     http = asyncio.create_task(asyncio.sleep(60))
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    run = asyncio.create_task(life.run(http, "http://x", url.set_result))
+    run = asyncio.create_task(life.run(engine.start(), http, "http://x", url.set_result))
     await asyncio.sleep(0)
     assert not serving.ready and serving.state()[0] == "loading" and not url.done()
     engine.loaded.set()
@@ -98,7 +98,7 @@ async def test_d01a_an_engine_beyond_recovery_ends_the_server(
     engine, serving = slow
     engine.loaded.set()
     http = asyncio.create_task(asyncio.sleep(60))
-    run = asyncio.create_task(Lifecycle(serving, 5.0).run(http, "", None))
+    run = asyncio.create_task(Lifecycle(serving, 5.0).run(engine.start(), http, "", None))
     await asyncio.sleep(0.05)
     engine.failed.set()
     assert await asyncio.wait_for(run, 5) == ENGINE_FAILED
@@ -112,14 +112,14 @@ async def test_a_failed_start_and_a_signal_while_loading(
     engine, serving = slow
     http = asyncio.create_task(asyncio.sleep(60))
     life = Lifecycle(serving, 5.0)
-    run = asyncio.create_task(life.run(http, "", None))
+    run = asyncio.create_task(life.run(engine.start(), http, "", None))
     await asyncio.sleep(0.05)
     life.stop()
     assert await asyncio.wait_for(run, 5) == 0
     engine.loaded.set()
     engine.starting = EngineStartError("no weights", "model_error")
     with pytest.raises(EngineStartError, match="no weights"):
-        await asyncio.wait_for(Lifecycle(serving, 5.0).run(http, "", None), 5)
+        await asyncio.wait_for(Lifecycle(serving, 5.0).run(engine.start(), http, "", None), 5)
     assert engine.closed
     http.cancel()
 
@@ -245,3 +245,13 @@ def test_d03_short_requests_finish_and_a_second_signal_ends_now(run: Any) -> Non
     assert time.monotonic() - begin < 5
     long.join(5)
     assert b"engine_closed" in answers[1]
+
+
+def test_a17_a_broken_template_ends_the_start(tmp_path: Path) -> None:
+    """At once, with the line at fault, not at the first request; no engine is left behind."""
+    template = tmp_path / "broken.jinja"
+    template.write_text("hello\n{% for x in %}")
+    model = write_loop(tmp_path / "model")
+    process = Process(model, tmp_path / "log", "--chat-template", str(template))
+    code = process.process.wait(60)
+    assert code not in (0, None) and "line 2" in process.text and "Traceback" not in process.text

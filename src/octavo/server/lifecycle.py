@@ -17,7 +17,7 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import uvicorn
@@ -128,14 +128,21 @@ async def _serve(
     started: Started | None,
 ) -> int:
     engine = AsyncEngine(engine_config, watchdog_timeout=options.watchdog_timeout)
-    serving = build_serving(options, model, engine_config, generation, engine)
+    starting = asyncio.create_task(engine.start(), name="engine start")
+    await asyncio.sleep(0)  # the process is there now, and loads while the tokenizer is read here
+    try:
+        serving = build_serving(options, model, engine_config, generation, engine)
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        raise
     app = build_app(serving, keys, options.allowed_origins, options.max_body_size)
     server = http_server(app)
     http = asyncio.create_task(server.serve([listening]), name="http")
     life = Lifecycle(serving, options.shutdown_timeout)
     try:
         with life.signals():
-            return await life.run(http, url_of(listening), started)
+            return await life.run(starting, http, url_of(listening), started)
     finally:
         server.should_exit = True
         await asyncio.gather(http, return_exceptions=True)
@@ -185,11 +192,18 @@ class Lifecycle:
         self._serving.draining = True
         self._drain.set()
 
-    async def run(self, http: asyncio.Task[None], url: str, started: Started | None) -> int:
-        """Returns the exit code once nothing is left to do; the engine is closed then."""
+    async def run(
+        self,
+        starting: Awaitable[None],
+        http: asyncio.Task[None],
+        url: str,
+        started: Started | None,
+    ) -> int:
+        """Returns the exit code once nothing is left to do; the engine is closed then. `starting`
+        is the engine's start; what it raises is raised here."""
         engine = self._serving.engine
         try:
-            if await self._first(engine.start()):
+            if await self._first(starting, http):
                 if started is not None:
                     started(url)
                 await self._first(engine.failed.wait(), http)
@@ -204,13 +218,13 @@ class Lifecycle:
             self._serving.draining = True
             await engine.close()
 
-    async def _first(self, work: Any, *others: asyncio.Task[None]) -> bool:
-        """Waits for `work` (which is cancelled otherwise), one of the others, or a signal; whether
-        it was `work`. Raises what `work` raises."""
+    async def _first(self, work: Awaitable[object], other: asyncio.Task[None]) -> bool:
+        """Waits for `work` (which is cancelled otherwise), the other task, or a signal; whether it
+        was `work`. Raises what `work` raises."""
         task = asyncio.ensure_future(work)
         drain = asyncio.ensure_future(self._drain.wait())
         try:
-            await asyncio.wait({task, drain, *others}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, drain, other}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 return False
             task.result()

@@ -115,9 +115,10 @@ def build_serving(
     generation: Mapping[str, Any],
     engine: Engine,
 ) -> Serving:
-    """What `engine` (not started yet) is served with. Raises TokenizerError and ChatError for a
-    tokenizer or a template that cannot be used."""
+    """What `engine` is served with. Raises TokenizerError and ChatError for a tokenizer or a
+    template that cannot be used."""
     tokenizer = load_tokenizer(model)
+    tokenizer.min_token_count("")  # looks through the vocabulary, once; not at the first request
     return Serving(
         engine=engine,
         tokenizer=tokenizer,

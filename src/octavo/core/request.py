@@ -1,7 +1,7 @@
-"""What enters the scheduler, what it keeps per sequence, and what leaves it.
+"""What enters the scheduler and what leaves it.
 
-Owns: `Submission` (a client's request), `Request` (one choice of it while it lives), `Output`.
-Does not know: text, sockets, or how rows are chosen.
+Owns: `Submission` (a client's request), `Output`, `Refused`.
+Does not know: text, sockets, what is kept per sequence (sequence), or how rows are chosen.
 """
 
 from __future__ import annotations

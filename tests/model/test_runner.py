@@ -313,6 +313,14 @@ def test_b08_the_warm_up_tells_a_broken_backend_but_not_a_model_that_overflows()
         Driver(model, ops=Broken()).executor.warm_up()
 
 
+def test_what_ended_is_forgotten() -> None:
+    driver = Driver(tiny_random(seed=13), rows=False)
+    driver.executor.submit(StepPlan(0, [row(1, [4])], [admit(1, [4])]))
+    driver.executor.submit(StepPlan(1, ended=[1]))
+    after = driver.executor.submit(StepPlan(2, [row(1, [PENDING], start=1)]))
+    assert after.errors == {1: "sequence 1 was not admitted"}
+
+
 def test_load_makes_an_executor_from_a_directory(tmp_path: Path) -> None:
     path = write_tiny_random(tmp_path / "model", "qwen2", 11)
     loaded = load(config(path))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.ops import NONFINITE_LOGITS, SampledRow, SampleRow
-from octavo.ops.noise import gumbel
+from octavo.ops.noise import exponential
 from octavo.ops.reference_sampling import LOGPROB_FLOOR, sample_rows, score_rows, top_ids
 
 VOCAB = 300
@@ -82,16 +82,14 @@ rows_strategy = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 10_000), asked=rows_strategy)
-def test_b10_every_combination_draws_the_gumbel_argmax_of_the_reference_support(
-    seed: int, asked: SampleRow
-) -> None:
+def test_b10_every_combination_draws_as_the_reference_does(seed: int, asked: SampleRow) -> None:
     logits = logits_of(seed)[0]
     ids, p = reference_support(logits, asked)
     got = one(logits, asked)
     assert got.error is None
+    gumbel = -np.log(exponential(asked.seed, asked.choice, asked.position, np.array(ids)))
     with np.errstate(divide="ignore"):
-        noisy = np.log(p) + gumbel(asked.seed, asked.choice, asked.position, np.array(ids))
-    assert got.token == ids[int(np.argmax(noisy))]
+        assert got.token == ids[int(np.argmax(np.log(p) + gumbel))]
 
 
 @settings(max_examples=60, deadline=None)
@@ -131,7 +129,7 @@ def test_b09_penalties_follow_their_definitions() -> None:
 
 def test_b10_small_temperatures_are_greedy_and_not_nan() -> None:
     logits = logits_of(4)[0]
-    for temperature in (1e-6, 1e-4):
+    for temperature in (1e-320, 1e-6, 1e-4):
         for position in range(50):
             asked = row(temperature=temperature, position=position)
             assert one(logits, asked).token == int(np.argmax(logits))
@@ -192,8 +190,7 @@ def test_b08_a_row_that_is_not_finite_fails_alone(bad: str) -> None:
 
 def test_b08_a_penalty_that_overflows_is_an_error_not_token_zero() -> None:
     logits = np.full(VOCAB, 1e38, np.float32)
-    with np.errstate(over="ignore"):
-        got = one(logits, row(repetition_penalty=0.001, prompt_counts={4: 1}))
+    got = one(logits, row(repetition_penalty=0.001, prompt_counts={4: 1}))
     assert got.error == NONFINITE_LOGITS
 
 

@@ -1,4 +1,4 @@
-"""Counter-based Gumbel noise: a token's noise depends on (seed, choice, position, token id) alone.
+"""Counter-based noise: a token's noise depends on (seed, choice, position, token id) alone.
 
 Owns: the mixing of the key and the map from bits to noise. Every backend must reproduce it.
 Does not know: logits, batches, requests.
@@ -32,10 +32,13 @@ def stream_key(seed: int, choice: int, position: int) -> int:
     return key
 
 
-def gumbel(seed: int, choice: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Standard Gumbel noise for each token id: finite, between about -3.7 and 36.8.
+def exponential(
+    seed: int, choice: int, position: int, ids: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Standard exponential noise for each token id: positive and finite.
 
-    The argmax over tokens of logit / temperature + noise is a draw from their softmax.
+    The argmin over tokens of noise / weight is a draw in proportion to the weights (an exponential
+    race; with weights exp(logit) its -log is the Gumbel-max trick, at half the logarithms).
     """
     key = np.uint64(stream_key(seed, choice, position))
     z = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN) + key
@@ -43,5 +46,5 @@ def gumbel(seed: int, choice: int, position: int, ids: NDArray[np.int64]) -> NDA
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
     uniform = ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # never 0, never 1
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
+    noise: NDArray[np.float64] = -np.log(uniform)
     return noise

@@ -6,8 +6,8 @@ Does not know: the model, the batch, stop conditions.
 Order of work on a row, as users of the field's other engines expect: repetition, frequency and
 presence penalties, logit bias, grammar mask, bans; then temperature; then top-k, top-p (within
 what top-k left) and min-p (against the best probability). Ties go to the lowest token id. The
-draw is by Gumbel noise keyed by (seed, choice, position, token id), so neighbours in the batch
-cannot matter. Logprobs are those of the raw logits.
+draw is by noise keyed by (seed, choice, position, token id), so neighbours in the batch cannot
+matter. Logprobs are those of the raw logits.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.ops import NONFINITE_LOGITS, SampledRow, SampleRow
-from octavo.ops.noise import gumbel
+from octavo.ops.noise import exponential
 
 LOGPROB_FLOOR = -9999.0
 """Reported in place of -inf, which JSON cannot say."""
 
+_COLDEST = 1e-30
+"""Temperatures below it are greedy to the last bit already, and would be 0 in float32."""
+
 Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
+@np.errstate(over="ignore", divide="ignore")
 def sample_rows(logits: Floats, rows: Sequence[SampleRow]) -> list[SampledRow]:
     """logits: (len(rows), vocabulary). A row that cannot be sampled has its `error` set."""
     return [_sample(logits[i], row) for i, row in enumerate(rows)]
@@ -44,7 +47,7 @@ def score_rows(logits: Floats, targets: Sequence[int], top: int) -> list[Sampled
     ]
 
 
-def top_ids(values: Floats | Doubles, count: int) -> Ids:
+def top_ids(values: Floats, count: int) -> Ids:
     """The ids of the `count` largest values, best first, ties to the lowest id. No full sort."""
     size = values.shape[0]
     if count < size:
@@ -114,34 +117,33 @@ def _known(ids: Sequence[int] | set[int] | dict[int, int] | dict[int, float], si
 
 def _draw(adjusted: Floats, best: np.float32, row: SampleRow) -> int:
     """A draw from the filtered softmax at the row's temperature."""
-    ids = np.flatnonzero(adjusted > -np.inf)
-    if 0 < row.top_k < ids.size:
-        ids = np.sort(ids[top_ids(adjusted[ids], row.top_k)])
-    # The best has score 0 and the others less: nothing overflows, however small the temperature.
-    scores = (adjusted[ids].astype(np.float64) - np.float64(best)) / row.temperature
+    size = adjusted.size
+    ids = np.sort(top_ids(adjusted, row.top_k)) if 0 < row.top_k < size else np.arange(size)
+    # The best has weight 1 and the others less: nothing overflows, however small the temperature.
+    weights = np.exp((adjusted[ids] - best) / np.float32(max(row.temperature, _COLDEST)))
     if row.top_p < 1.0:
-        kept = _nucleus(np.exp(scores), row.top_p)
-        ids, scores = ids[kept], scores[kept]
+        kept = _nucleus(weights, row.top_p)
+        ids, weights = ids[kept], weights[kept]
     if row.min_p > 0.0:
-        likely = np.exp(scores) >= row.min_p
-        ids, scores = ids[likely], scores[likely]
-    noisy = scores + gumbel(row.seed, row.choice, row.position, ids)
-    return int(ids[np.argmax(noisy)])
+        likely = weights >= row.min_p
+        ids, weights = ids[likely], weights[likely]
+    race = exponential(row.seed, row.choice, row.position, ids) / weights
+    return int(ids[np.argmin(race)])
 
 
-def _nucleus(weights: Doubles, top_p: float) -> Ids:
+def _nucleus(weights: Floats, top_p: float) -> Ids:
     """Indices of the smallest set of most likely entries whose share reaches `top_p`, ascending.
 
     Only as many entries are sorted as the set needs, found by growing steps.
     """
-    goal = top_p * float(weights.sum())
+    goal = top_p * float(weights.sum(dtype=np.float64))
     count = min(64, weights.size)
     while True:
         order = top_ids(weights, count)
-        mass = np.cumsum(weights[order])
+        mass = np.cumsum(weights[order], dtype=np.float64)
         if mass[-1] >= goal or count == weights.size:
             break
-        count = min(8 * count, weights.size)
+        count = min(16 * count, weights.size)
     size = int(np.searchsorted(mass, goal)) + 1
     return np.sort(order[:size])
 

@@ -17,6 +17,7 @@ from octavo.engine.errors import EngineStartError, EngineUnavailable
 from octavo.engine.health import EngineState
 from support.engine_tools import (
     assert_nothing_leaks,
+    at_rest,
     collect,
     engine_config,
     runs,
@@ -161,6 +162,7 @@ async def test_f01_gauges_are_right_as_soon_as_it_idles(start_engine) -> None:
     assert engine.stats.blocks_held > 0
     for stream in streams:
         await stream.aclose()
+    await until(lambda: at_rest(engine), "gauges at rest, without any new request")
     await assert_nothing_leaks(engine)
 
 

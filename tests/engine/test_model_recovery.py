@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,14 @@ import pytest
 
 from octavo.core.request import Output, Submission
 from octavo.engine.client import AsyncEngine
-from support.engine_tools import assert_nothing_leaks, collect, engine_config, submission, until
+from support.engine_tools import (
+    Tally,
+    assert_nothing_leaks,
+    collect,
+    engine_config,
+    kill_after,
+    submission,
+)
 from support.tiny_models import write_tiny_random
 
 
@@ -67,16 +72,10 @@ def said(output: Output) -> tuple[Any, ...]:
 
 
 async def run(engine: AsyncEngine, kills: int) -> list[dict[int, Output]]:
-    tasks = [asyncio.create_task(collect(engine.submit(request))) for request in requests()]
+    tally = Tally()
+    tasks = [asyncio.create_task(collect(engine.submit(one), tally)) for one in requests()]
     for _ in range(kills):
-        pid, done = engine.pid, engine.stats.generated_tokens_total
-        assert pid is not None
-        await until(
-            lambda done=done: engine.stats.generated_tokens_total >= done + 200, "progress", 30
-        )
-        assert engine.live > 0, "the kill must come in the middle"
-        os.kill(pid, signal.SIGKILL)
-        await until(lambda pid=pid: engine.pid not in (None, pid), "a new process", 30)
+        await kill_after(engine, tally, 250)
     return await asyncio.gather(*tasks)
 
 

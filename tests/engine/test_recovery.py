@@ -20,9 +20,11 @@ from octavo.engine.client import AsyncEngine
 from octavo.engine.errors import EngineStartError, EngineUnavailable
 from octavo.engine.health import EngineState
 from support.engine_tools import (
+    Tally,
     assert_nothing_leaks,
     collect,
     engine_config,
+    kill_after,
     runs,
     submission,
     until,
@@ -41,19 +43,6 @@ def read_reports(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in directory.glob("engine-crash-*.json")]
 
 
-async def kill_after_progress(engine: AsyncEngine, tokens: int) -> None:
-    """`kill -9` once the process of now has generated so many tokens."""
-    pid = engine.pid
-    assert pid is not None
-    done = engine.stats.generated_tokens_total
-    await until(
-        lambda: engine.stats.generated_tokens_total >= done + tokens,
-        "progress before the kill",
-    )
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: engine.pid not in (None, pid), "a new engine process")
-
-
 async def test_a25_three_kills_in_the_middle_of_32_streams_lose_nothing(start_engine) -> None:
     """Every token depends on all before it: one lost or doubled would change the rest."""
     engine = await start_engine(
@@ -66,9 +55,10 @@ async def test_a25_three_kills_in_the_middle_of_32_streams_lose_nothing(start_en
         )
         for i in range(32)
     ]  # fmt: skip
-    tasks = [asyncio.create_task(collect(engine.submit(request))) for request in requests]
+    tally = Tally()
+    tasks = [asyncio.create_task(collect(engine.submit(one), tally)) for one in requests]
     for _ in range(3):
-        await kill_after_progress(engine, 500)
+        await kill_after(engine, tally, 500)
     for request, outputs in zip(requests, await asyncio.gather(*tasks), strict=True):
         params = request.params
         assert sorted(outputs) == list(range(params.n))
@@ -112,10 +102,11 @@ async def test_a_request_that_kills_the_engine_fails_alone(start_engine, tmp_pat
 
 async def test_d01a_budget_spent_fails_everything(start_engine) -> None:
     engine = await start_engine(engine_config("load_hash", extra={"delay": 0.01}), restarts=2)
+    tally = Tally()
     stream = engine.submit(submission("r", [1], max_tokens=4000))
-    task = asyncio.create_task(collect(stream))
+    task = asyncio.create_task(collect(stream, tally))
     for _ in range(2):
-        await kill_after_progress(engine, 5)
+        await kill_after(engine, tally, 5)
     assert not engine.failed.is_set()
     pid = engine.pid
     assert pid is not None
@@ -150,8 +141,10 @@ async def test_an_engine_that_does_not_load_again_spends_the_budget(
 
 async def test_another_fingerprint_is_an_error_and_no_silent_change(start_engine) -> None:
     engine = await start_engine(engine_config("load_fickle", extra={"delay": 0.01}))
-    task = asyncio.create_task(collect(engine.submit(submission("r", [1], max_tokens=4000))))
-    await kill_after_progress(engine, 5)
+    tally = Tally()
+    stream = engine.submit(submission("r", [1], max_tokens=4000))
+    task = asyncio.create_task(collect(stream, tally))
+    await kill_after(engine, tally, 5)
     output = (await task)[0]
     assert (output.finish_reason, output.error_code) == (FinishReason.ERROR, "fingerprint_changed")
     fresh = await collect(engine.submit(submission("fresh", [1])))
@@ -163,8 +156,9 @@ async def test_d01c_a_stopped_engine_is_noticed_killed_and_replaced(start_engine
         engine_config("load_hash", extra={"delay": 0.002}), watchdog_timeout=0.5
     )
     request = submission("r", [1, 2], max_tokens=300)
-    task = asyncio.create_task(collect(engine.submit(request)))
-    await until(lambda: engine.stats.generated_tokens_total > 20, "tokens before the stop")
+    tally = Tally()
+    task = asyncio.create_task(collect(engine.submit(request), tally))
+    await until(lambda: tally.tokens > 20, "tokens before the stop")
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGSTOP)
     await until(lambda: engine.health().state is EngineState.STUCK, "the watchdog")
@@ -207,15 +201,16 @@ async def test_requests_submitted_while_it_restarts_are_served(start_engine) -> 
 async def test_what_was_aborted_before_the_crash_does_not_come_back(start_engine) -> None:
     engine = await start_engine(engine_config("load_hash", extra={"delay": 0.005}))
     gone = engine.submit(submission("gone", [1], max_tokens=4000))
-    half = engine.submit(submission("half", [2], n=2, max_tokens=40))
-    await until(lambda: engine.stats.generated_tokens_total > 5, "progress")
+    half = engine.submit(submission("half", [2], n=2, max_tokens=400))
+    tally = Tally()
+    task = asyncio.create_task(collect(half, tally))
+    await until(lambda: tally.tokens > 20, "progress")
     await gone.abort()
     await half.abort(0)
-    assert engine.pid is not None
-    os.kill(engine.pid, signal.SIGKILL)
-    outputs = await collect(half)
-    assert list(outputs) == [1]
-    assert outputs[1].tokens == expected([2], 40, 1, 1, True)
+    await kill_after(engine, tally, 5)
+    outputs = await task
+    assert outputs[0].finish_reason is None
+    assert outputs[1].tokens == expected([2], 400, 1, 1, True)
     await assert_nothing_leaks(engine)
     assert engine.stats.finished_total.get("abort", 0) <= 2
 
@@ -274,8 +269,10 @@ def test_the_server_s_own_event_loop_will_do(monkeypatch: pytest.MonkeyPatch) ->
     async def scenario() -> None:
         engine = AsyncEngine(engine_config("load_hash", extra={"delay": 0.002}))
         await engine.start()
-        task = asyncio.create_task(collect(engine.submit(submission("r", [1], max_tokens=100))))
-        await kill_after_progress(engine, 5)
+        tally = Tally()
+        stream = engine.submit(submission("r", [1], max_tokens=100))
+        task = asyncio.create_task(collect(stream, tally))
+        await kill_after(engine, tally, 5)
         assert (await task)[0].tokens == expected([1], 100, 1, 0, True)
         await assert_nothing_leaks(engine)
         pid = engine.pid

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +35,19 @@ def submission(request_id: str, prompt: list[int], seed: int = 1, **params: Any)
     return Submission(request_id, prompt, SamplingParams(**values), seed)
 
 
-async def collect(stream: RequestStream) -> dict[int, Output]:
+@dataclass
+class Tally:
+    """Tokens that have reached the readers."""
+
+    tokens: int = 0
+
+
+async def collect(stream: RequestStream, tally: Tally | None = None) -> dict[int, Output]:
     """All of a stream, merged per choice."""
     merged: dict[int, Output] = {}
     async for output in stream:
+        if tally is not None:
+            tally.tokens += len(output.tokens)
         earlier = merged.get(output.choice)
         if earlier is None:
             merged[output.choice] = output
@@ -57,16 +69,39 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = 15.0)
         await asyncio.sleep(0.01)
 
 
-async def assert_nothing_leaks(engine: AsyncEngine) -> None:
-    """The leak oracle: once idle nobody runs or waits, and no block is held."""
-    await until(
-        lambda: engine.stats.running == engine.stats.waiting == engine.stats.blocks_held == 0,
-        f"an idle engine, not {engine.stats}",
-    )
+async def kill_after(engine: AsyncEngine, tally: Tally, tokens: int) -> None:
+    """`kill -9` once so many more tokens have arrived; waits for the next process."""
+    pid, enough = engine.pid, tally.tokens + tokens
+    assert pid is not None
+    await until(lambda: tally.tokens >= enough, "progress before the kill", 30)
+    assert engine.live > 0, "the kill must come in the middle"
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: engine.pid not in (None, pid), "a new engine process", 30)
+
+
+def at_rest(engine: AsyncEngine) -> bool:
     stats = engine.stats
-    assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
-    assert stats.slots_filled == stats.logical_blocks == 0
+    return stats.running == stats.waiting == stats.blocks_held == 0
+
+
+async def assert_nothing_leaks(engine: AsyncEngine) -> None:
+    """The leak oracle: once idle nobody runs or waits, and no block is held. The engine itself is
+    asked, so that no snapshot from before the work passes for one from after it."""
+    await until(lambda: engine.health().ready, "an engine that can be asked")
+    deadline = time.monotonic() + 15
+    while True:
+        now = await engine.control("stats")
+        if now["running"] == now["waiting"] == now["blocks_held"] == 0:
+            break
+        assert time.monotonic() < deadline, f"not at rest: {now}"
+        await asyncio.sleep(0.01)
+    assert now["blocks_free"] + now["blocks_cached"] == now["blocks_total"]
+    assert now["slots_filled"] == now["logical_blocks"] == 0
     assert engine.live == 0
+    await until(
+        lambda: at_rest(engine) and engine.stats.steps_total >= now["steps_total"],
+        "the same in the snapshot that the engine sends by itself",
+    )
 
 
 def runs(pid: int | None) -> bool:

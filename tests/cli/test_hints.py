@@ -146,3 +146,9 @@ def test_public_address_without_a_key(process, snapshot, tiny) -> None:
     result = process("serve", tiny, "--host", "0.0.0.0", "--port", "0")
     assert result.code == 2
     snapshot("public_address", result.err[result.err.index("error:") :])
+
+
+def test_an_address_that_is_not_ours(process, snapshot, tiny) -> None:
+    result = process("serve", tiny, "--host", "192.0.2.1", "--allow-public", "--port", "8000")
+    assert result.code == 1
+    snapshot("not_our_address", result.err)

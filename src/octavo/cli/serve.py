@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 
 from octavo.cli.console import Steps, plan_lines
-from octavo.cli.errors import NO_COMPILER
+from octavo.cli.errors import NO_COMPILER, CliError
 from octavo.config import Options
 from octavo.core.memory import show_bytes
 from octavo.deploy import Deployment, find_model, prepare, threads_for, with_threads
@@ -30,14 +31,14 @@ def serve(options: Options) -> None:
     limit_thread_pools(threads_for(options).count, os.environ)
     raise_open_file_limit()
     from octavo.server.auth import check_exposure, load_keys
-    from octavo.server.lifecycle import bind, run_server
+    from octavo.server.lifecycle import run_server
 
     keys = load_keys(options.api_key, options.api_key_file)
     check_exposure(options.host, keys, options.allow_public)
     # With JSON logs the output is for programs: the log lines say what there is to say.
     with Steps(5, quiet=options.log_format == "json") as steps:
         steps.begin(f"Taking port {options.port} on {options.host}")
-        with bind(options.host, options.port) as bound:
+        with _listen(options) as bound:
             steps.begin(f"Finding the model {options.model}")
             model = find_model(options, steps.progress)
             steps.begin("Planning memory")
@@ -62,6 +63,20 @@ def serve(options: Options) -> None:
                 started=started,
             )
     sys.exit(code)
+
+
+def _listen(options: Options) -> socket.socket:
+    from octavo.server.lifecycle import PortInUse, bind
+
+    try:
+        return bind(options.host, options.port)
+    except PortInUse:
+        raise
+    except OSError as error:
+        raise CliError(
+            f"cannot listen on {options.host}, port {options.port}: {error.strerror or error}",
+            "choose another --host or --port",
+        ) from None
 
 
 def warn_without_kernels(say: Callable[[str], None]) -> None:

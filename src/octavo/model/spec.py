@@ -1,7 +1,7 @@
 """The decoder's specification: what a family's config boils down to.
 
 Owns: `DecoderSpec` and the canonical names of tensors.
-Does not know: config files (families), weights' formats, or how anything is computed (decoder, ops).
+Does not know: config files (families), weights' formats, or how things are computed (decoder, ops).
 
 Canonical tensor names (a family's name map leads to them; `{i}` is the layer):
   embed, final_norm, final_norm.bias, head, head.bias,

@@ -49,10 +49,10 @@ async def test_requests_stream_and_leave_nothing(start_engine) -> None:
 
 
 async def test_refusals_come_with_their_code(start_engine) -> None:
-    engine = await start_engine(engine_config(max_model_len=64, max_waiting_requests=2,
+    engine = await start_engine(engine_config(max_model_len=4000, max_waiting_requests=2,
                                               max_num_seqs=1, extra=SLOW))  # fmt: skip
     with pytest.raises(Refused) as refused:
-        await collect(engine.submit(submission("long", [1] * 70)))
+        await collect(engine.submit(submission("long", [1] * 4000)))
     assert refused.value.code == "context_length_exceeded"
     with pytest.raises(Refused) as refused:
         await collect(engine.submit(submission("id", [VOCAB])))
@@ -63,13 +63,16 @@ async def test_refusals_come_with_their_code(start_engine) -> None:
         engine.submit(submission("big", [2**70]))
     with pytest.raises(Refused, match="request_id"):
         engine.submit(submission("", [1]))
-    streams = [engine.submit(submission(f"r{i}", [1], max_tokens=50)) for i in range(3)]
+    streams = [engine.submit(submission("r0", [1], max_tokens=2000))]
+    await anext(streams[0])  # it runs; two more may wait
+    streams += [engine.submit(submission(f"r{i}", [1], max_tokens=5)) for i in (1, 2)]
     with pytest.raises(Refused, match="in use"):
         engine.submit(submission("r1", [1]))
     with pytest.raises(Refused) as refused:
         engine.submit(submission("r9", [1]))
     assert refused.value.code == "queue_full"
     assert refused.value.retry_after
+    await streams.pop(0).abort()
     for stream in streams:
         await collect(stream)
     await assert_nothing_leaks(engine)

@@ -11,6 +11,14 @@ from octavo.core.lifecycle import Lifecycle
 from octavo.core.plan import PENDING, Admitted, Row, StepPlan, Want
 from octavo.core.sequence import Sequence
 
+_WANTS = {
+    (False, False): Want.NONE,
+    (True, False): Want.SAMPLE,
+    (False, True): Want.PROMPT_LOGPROBS,
+    (True, True): Want.SAMPLE | Want.PROMPT_LOGPROBS,
+}
+"""By (samples, scores the prompt): composing flags for every row would cost more than the row."""
+
 
 def place_row(books: Lifecycle, plan: StepPlan, sequence: Sequence, count: int) -> None:
     """Add the sequence's next `count` tokens to the plan. Their blocks must be available."""
@@ -26,7 +34,9 @@ def place_row(books: Lifecycle, plan: StepPlan, sequence: Sequence, count: int) 
     tokens = sequence.tokens[start:end]
     if len(tokens) < count:
         tokens.append(PENDING)
-    want, logits_from, next_token = _wanted(sequence, start, end)
+    samples = end == sequence.known and sequence.samples
+    scored = _last_scored(sequence, end)
+    scores = scored > sequence.scored and sequence.scores_prompt
     blocks = books.tables.blocks_for(end)
     plan.rows.append(
         Row(
@@ -35,19 +45,18 @@ def place_row(books: Lifecycle, plan: StepPlan, sequence: Sequence, count: int) 
             tokens=tokens,
             tables=tuple(table[:blocks] for table in sequence.tables),
             write_from=write_from,
-            logits_from=logits_from,
-            want=want,
-            next_token=next_token,
+            logits_from=sequence.scored - start if scores else count - samples,
+            want=_WANTS[samples, scores],
+            next_token=sequence.tokens[end] if scores and scored == end else None,
             adapter=sequence.live.submission.adapter,
         )
     )
     sequence.in_flight += count
     sequence.rows_in_flight += 1
     sequence.planned_step = plan.step
-    if Want.SAMPLE in want:
-        sequence.pending += 1
-    if Want.PROMPT_LOGPROBS in want:
-        sequence.scored = _last_scored(sequence, end)
+    sequence.pending += samples
+    if scores:
+        sequence.scored = scored
     books.emit(EventKind.ROW, sequence, count)
 
 
@@ -61,20 +70,6 @@ def _introduce(sequence: Sequence) -> Admitted:
         prompt_len=sequence.prompt_len,
         history=list(sequence.tokens),
     )
-
-
-def _wanted(sequence: Sequence, start: int, end: int) -> tuple[Want, int, int | None]:
-    """What the row is for, the index its logits begin at, and the known token after it."""
-    want, logits_from = Want.NONE, end - start
-    next_token: int | None = None
-    if end == sequence.known and sequence.samples:
-        want |= Want.SAMPLE
-        logits_from = end - start - 1
-    if sequence.scores_prompt and sequence.scored < (last := _last_scored(sequence, end)):
-        want |= Want.PROMPT_LOGPROBS
-        logits_from = sequence.scored - start
-        next_token = sequence.tokens[end] if last == end else None
-    return want, logits_from, next_token
 
 
 def _last_scored(sequence: Sequence, end: int) -> int:

@@ -76,9 +76,9 @@ class Tables:
         extra = self.blocks_for(end) - len(tables[0])
         index = write_from // self.block_size
         if write_from < end and index < len(tables[0]):
-            extra += max(
-                pool.refs(table[index]) > 1 for pool, table in zip(self.pools, tables, strict=True)
-            )
+            for pool, table in zip(self.pools, tables, strict=True):
+                if pool.refs(table[index]) > 1:
+                    return extra + 1
         return extra
 
     def fitting(self, tables: Table, write_from: int, end: int) -> int:

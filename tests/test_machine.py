@@ -149,8 +149,9 @@ def test_this_machine_is_read() -> None:
 
 def test_h01_all_pools_of_a_process_are_held_to_the_count() -> None:
     code = (
-        "import os; from octavo.machine import POOLS, limit_thread_pools as limit;"
+        "import os; from octavo.machine import BLAS_POOLS, POOLS, limit_thread_pools as limit;"
         "limit(3, os.environ); assert {os.environ[pool] for pool in POOLS} == {'3'};"
+        "assert {os.environ[pool] for pool in BLAS_POOLS} == {'1'};"
         "import numpy; limit(3, os.environ)\n"
         "try: limit(2, os.environ)\n"
         "except RuntimeError as error: print(error)"

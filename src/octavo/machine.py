@@ -20,8 +20,10 @@ _UNLIMITED = 2**60
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 NUM_THREADS = "OMP_NUM_THREADS"
-POOLS = (NUM_THREADS, "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-"""The variables of OpenMP, of numpy's BLAS and of the tokenizers' library."""
+BLAS_POOLS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""The variables of numpy's BLAS."""
+POOLS = (NUM_THREADS, "RAYON_NUM_THREADS")
+"""The variables of OpenMP and of the tokenizers' library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,14 @@ def choose_threads(
 
 
 def limit_thread_pools(count: int, environ: MutableMapping[str, str]) -> None:
-    """Hold every thread pool of this process, and of those it starts, to `count` threads.
+    """Hold every thread pool of this process, and of those it starts, to `count` threads; BLAS to
+    one, since products are shared out among threads of our own (`ops.workers`).
 
     The pools read their variables once, when their library is first loaded: call this before numpy
     is imported. Raises RuntimeError where it is too late for that.
     """
-    wanted = dict.fromkeys(POOLS, str(count))
-    if "numpy" in sys.modules and any(environ.get(pool) != str(count) for pool in wanted):
+    wanted = {**dict.fromkeys(POOLS, str(count)), **dict.fromkeys(BLAS_POOLS, "1")}
+    if "numpy" in sys.modules and any(environ.get(pool) != wish for pool, wish in wanted.items()):
         raise RuntimeError("the number of threads must be set before numpy is imported")
     environ.update(wanted)
 

@@ -11,6 +11,7 @@ import pytest
 from octavo.ops import AttentionSpec, CacheLayout, HostBatch, NormSpec, RawWeight, RopeSpec
 from octavo.ops.reference import QUERY_CHUNK, ReferenceOps
 from octavo.ops.select import select_ops
+from octavo.ops.workers import Workers
 
 BS = 4
 
@@ -271,9 +272,35 @@ def test_what_cannot_be_done_is_refused_with_the_numbers() -> None:
         select_ops("cuda")
 
 
-def test_the_identity_tells_the_mode_and_the_threads_apart() -> None:
+def test_the_identity_tells_the_mode_apart() -> None:
     identities = {
         select_ops(threads=t, row_at_a_time=r).identity for t in (1, 2) for r in (False, True)
     }
-    assert len(identities) == 4
+    assert len(identities) == 2
     assert select_ops("auto").identity == select_ops("reference").identity
+
+
+@pytest.mark.parametrize("rows_alone", [False, True])
+def test_a_product_does_not_depend_on_the_number_of_threads(rows_alone: bool) -> None:
+    rng = np.random.default_rng(4)
+    matrix = rng.standard_normal((3001, 96), np.float32)
+    x = rng.standard_normal((13, 96), np.float32)
+    results = []
+    for threads in (1, 2, 3, 7):
+        ops = ReferenceOps(threads=threads, row_at_a_time=rows_alone)
+        weight = ops.pack([RawWeight("w", matrix.shape, "f32", matrix, lambda: matrix)])
+        results.append(ops.linear(x, weight))
+    assert all(np.array_equal(results[0], other) for other in results[1:])
+    assert np.allclose(results[0], x @ matrix.T, atol=1e-4)
+
+
+def test_workers_do_every_piece_once_and_pass_errors_on() -> None:
+    for threads in (1, 2, 5):
+        workers = Workers(threads)
+        done: list[int] = []
+        workers.run(100, done.append)
+        assert sorted(done) == list(range(100))
+        with pytest.raises(ZeroDivisionError):
+            workers.run(10, lambda index: 1 // (5 - index))
+        workers.run(3, done.append)
+        assert len(done) == 103

@@ -6,7 +6,11 @@ Does not know: models, requests. Attention, cache and sampling are in files of t
 BLAS may change its order of summation with the shape of the batch, so the plain mode is not
 row-independent to the last bit. With `row_at_a_time` every op computes each token by itself, in
 shapes that depend on the model and the token's position only: slower, and bitwise independent of
-batch, chunking and block ids (for a fixed number of BLAS threads).
+batch, chunking, block ids and number of threads.
+
+BLAS itself is to run on one thread (`machine.limit_thread_pools`): its own threads split work
+statically and spin, which on a shared machine costs a multiple of what it gains. Large products are
+cut into pieces here instead, and our own threads claim them.
 """
 
 from __future__ import annotations
@@ -32,11 +36,19 @@ from octavo.ops.reference_act import activate
 from octavo.ops.reference_attention import RopeTable, attend, rotate
 from octavo.ops.reference_cache import ReferenceBatch, ReferenceCache, upload
 from octavo.ops.reference_sampling import sample_rows, score_rows
+from octavo.ops.workers import Workers
 
 Floats = NDArray[np.float32]
 
 QUIETLY = np.errstate(all="ignore")
 """Overflow is no warning here: what is not finite is found, and told, at the logits."""
+
+MIN_OUTPUTS = 128
+MAX_PIECES = 16
+"""A product is cut into so many pieces of at least so many outputs, for threads to claim."""
+
+WORTH_SHARING = 1 << 20
+"""Multiplications from which on a product is worth waking other threads for."""
 
 QUERY_CHUNK = 128
 """Queries whose scores are held at once: bounds attention's memory on long prompts."""
@@ -51,14 +63,13 @@ class PackedWeight:
 
 
 class ReferenceOps:
-    """Implements `octavo.ops.Ops`. `threads` says how many BLAS was limited to before
-    numpy was imported: it is part of the identity."""
+    """Implements `octavo.ops.Ops`, on `threads` threads."""
 
     name = "reference"
 
     def __init__(self, *, threads: int = 1, row_at_a_time: bool = False) -> None:
         self.row_at_a_time = row_at_a_time
-        self.threads = threads
+        self._workers = Workers(threads)
         self._ropes: dict[RopeSpec, RopeTable] = {}
 
     @property
@@ -67,9 +78,7 @@ class ReferenceOps:
         simd: Any = found.get("SIMD Extensions", {})
         features = ",".join(simd.get("found", []))
         mode = "rows" if self.row_at_a_time else "batch"
-        return (
-            f"reference:1 numpy:{np.__version__} simd:{features} threads:{self.threads} mode:{mode}"
-        )
+        return f"reference:1 numpy:{np.__version__} simd:{features} mode:{mode}"
 
     def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> PackedWeight:
         inputs = {w.shape[1] for w in weights}
@@ -96,12 +105,27 @@ class ReferenceOps:
 
     @QUIETLY
     def linear(self, x: Floats, weight: PackedWeight) -> Floats:
-        if self.row_at_a_time:
-            out = np.empty((x.shape[0], weight.matrix.shape[0]), np.float32)
-            for i in range(x.shape[0]):
-                np.matmul(weight.matrix, x[i], out=out[i])
+        """In pieces of the outputs, whose bounds depend on the weight's shape alone."""
+        matrix = weight.matrix
+        outputs, inputs = matrix.shape
+        out = np.empty((x.shape[0], outputs), np.float32)
+        step = max(MIN_OUTPUTS, -(-outputs // MAX_PIECES))
+
+        def piece(index: int) -> None:
+            with np.errstate(all="ignore"):  # of this thread, not of the caller's
+                part = slice(index * step, (index + 1) * step)
+                if self.row_at_a_time:
+                    for i in range(x.shape[0]):
+                        np.matmul(matrix[part], x[i], out=out[i, part])
+                else:
+                    np.matmul(x, matrix[part].T, out=out[:, part])
+
+        pieces = -(-outputs // step)
+        if x.shape[0] * outputs * inputs < WORTH_SHARING:
+            for index in range(pieces):
+                piece(index)
         else:
-            out = np.matmul(x, weight.matrix.T)
+            self._workers.run(pieces, piece)
         if weight.bias is not None:
             out += weight.bias
         return out

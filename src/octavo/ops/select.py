@@ -2,8 +2,8 @@
 
 Owns: the names of backends.
 Does not know: models. It does not import numpy until a backend is made: numpy's BLAS reads its
-number of threads (OPENBLAS_NUM_THREADS, MKL_NUM_THREADS, OMP_NUM_THREADS) once, when numpy is first
-imported, so whoever starts a computing process must set them before.
+number of threads once, when numpy is first imported, so whoever starts a computing process must
+limit it to one before (`machine.limit_thread_pools`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ BACKENDS = ("auto", "reference")
 def select_ops(name: str = "auto", *, threads: int = 1, row_at_a_time: bool = False) -> Ops:
     """The backend called `name`; "auto" is the best that this install can run.
 
-    `threads` is how many it may use; for the reference, what BLAS was limited to. Raises ValueError
-    for a name that is not in `BACKENDS`.
+    `threads` is how many it may use. Raises ValueError for a name that is not in `BACKENDS`.
     """
     if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")

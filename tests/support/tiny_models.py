@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
-from support.tiny_tokenizer import BOS, EOS, VOCAB, TinyTokenizer
 
 from octavo.model.info import ModelInfo
 from octavo.model.spec import DecoderSpec, LayerSpec
 from octavo.ops import AttentionSpec, NormSpec, RawWeight, RopeSpec
+from support.tiny_tokenizer import BOS, EOS, VOCAB, TinyTokenizer
 
 Tensors = dict[str, np.ndarray]
 

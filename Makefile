@@ -33,6 +33,7 @@ docs: .venv/.developing  ## write the generated references in docs/
 
 oracle: .venv/.installed .venv-oracle/.installed  ## make the golden arrays anew, and compare
 	.venv-oracle/bin/python tests/oracle/make_golden.py --model "$$($(BIN)/octavo pull)" --check
+	.venv-oracle/bin/python tests/oracle/make_chat_golden.py --check
 
 measure: .venv/.developing  ## first token, idle CPU, size of the environment
 	@$(BIN)/python scripts/measure.py

@@ -135,6 +135,13 @@ class Options:
         SERVER,
         "Seconds without a finished step, while work is present, until the engine counts as stuck.",
     )
+    crash_dir: str | None = option(
+        Text(),
+        None,
+        SERVER,
+        "Where a report is written when the engine dies (the last steps, no content); unset: "
+        "nowhere.",
+    )
 
     max_model_len: int | None = option(
         Integer(1, 2**31 - 1),

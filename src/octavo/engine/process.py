@@ -71,6 +71,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Returns when asked to shut down; raises ChannelClosed when the client has gone."""
+        self._report()
         while not self._stopping:
             for frame in self._channel.receive(0 if self._core.has_work else None):
                 self._handle(frame)
@@ -148,15 +149,16 @@ class EngineLoop:
             self._outputs, self._refused = [], []
 
     def _report(self) -> None:
-        """Statistics: now and then while working, and once as soon as the engine idles, so that
-        gauges are right then."""
+        """Statistics: at the start, now and then while working, and once as soon as the engine
+        idles, so that gauges are right then."""
         now = time.monotonic()
         idle = not self._core.has_work
         if idle and self._idle_reported:
             return
         if idle or now - self._reported >= STATS_INTERVAL:
             self._channel.send(encode(self._snapshot()))
-            self._reported, self._idle_reported = now, idle
+            # The first step after a rest is told of at once.
+            self._reported, self._idle_reported = 0.0 if idle else now, idle
 
     def _snapshot(self) -> EngineStats:
         return snapshot(self._model, self._core)

@@ -18,6 +18,7 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -127,7 +128,11 @@ async def _serve(
     listening: socket.socket,
     started: Started | None,
 ) -> int:
-    engine = AsyncEngine(engine_config, watchdog_timeout=options.watchdog_timeout)
+    engine = AsyncEngine(
+        engine_config,
+        watchdog_timeout=options.watchdog_timeout,
+        crash_dir=Path(options.crash_dir) if options.crash_dir else None,
+    )
     starting = asyncio.create_task(engine.start(), name="engine start")
     await asyncio.sleep(0)  # the process is there now, and loads while the tokenizer is read here
     try:

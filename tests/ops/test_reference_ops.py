@@ -283,8 +283,8 @@ def test_the_identity_tells_the_mode_apart() -> None:
 @pytest.mark.parametrize("rows_alone", [False, True])
 def test_a_product_does_not_depend_on_the_number_of_threads(rows_alone: bool) -> None:
     rng = np.random.default_rng(4)
-    matrix = rng.standard_normal((3001, 96), np.float32)
-    x = rng.standard_normal((13, 96), np.float32)
+    matrix = rng.standard_normal((7001, 96), np.float32)
+    x = rng.standard_normal((19, 96), np.float32)
     results = []
     for threads in (1, 2, 3, 7):
         ops = ReferenceOps(threads=threads, row_at_a_time=rows_alone)

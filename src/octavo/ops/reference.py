@@ -47,7 +47,7 @@ MIN_OUTPUTS = 128
 MAX_PIECES = 16
 """A product is cut into so many pieces of at least so many outputs, for threads to claim."""
 
-WORTH_SHARING = 1 << 20
+WORTH_SHARING = 1 << 23
 """Multiplications from which on a product is worth waking other threads for."""
 
 QUERY_CHUNK = 128
@@ -105,27 +105,28 @@ class ReferenceOps:
 
     @QUIETLY
     def linear(self, x: Floats, weight: PackedWeight) -> Floats:
-        """In pieces of the outputs, whose bounds depend on the weight's shape alone."""
+        """Large products go in pieces of the outputs, whose bounds depend on the weight alone."""
         matrix = weight.matrix
-        outputs, inputs = matrix.shape
-        out = np.empty((x.shape[0], outputs), np.float32)
+        rows, (outputs, inputs) = x.shape[0], matrix.shape
+        out = np.empty((rows, outputs), np.float32)
         step = max(MIN_OUTPUTS, -(-outputs // MAX_PIECES))
 
         def piece(index: int) -> None:
             with np.errstate(all="ignore"):  # of this thread, not of the caller's
                 part = slice(index * step, (index + 1) * step)
                 if self.row_at_a_time:
-                    for i in range(x.shape[0]):
+                    for i in range(rows):
                         np.matmul(matrix[part], x[i], out=out[i, part])
                 else:
                     np.matmul(x, matrix[part].T, out=out[:, part])
 
-        pieces = -(-outputs // step)
-        if x.shape[0] * outputs * inputs < WORTH_SHARING:
-            for index in range(pieces):
+        if rows * outputs * inputs >= WORTH_SHARING:
+            self._workers.run(-(-outputs // step), piece)
+        elif self.row_at_a_time:
+            for index in range(-(-outputs // step)):
                 piece(index)
         else:
-            self._workers.run(pieces, piece)
+            np.matmul(x, matrix.T, out=out)
         if weight.bias is not None:
             out += weight.bias
         return out

@@ -54,16 +54,36 @@ def test_the_extension_agrees_with_its_twin(kernels: Any) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(7, 101)).astype(np.float32)
     weight = rng.normal(size=101).astype(np.float32)
-    got = kernels.rms_norm(x, weight, 1e-5)
+    pool = kernels.Pool(2)
+    got = kernels.rms_norm(x, weight, 1e-5, pool)
     twin, _ = ReferenceOps().norm(x, weight, NormSpec("rms", 1e-5))
     assert np.allclose(got, twin, atol=1e-6)
     for i in range(7):
-        assert (kernels.rms_norm(x[i : i + 1], weight, 1e-5)[0] == got[i]).all()
+        assert (kernels.rms_norm(x[i : i + 1], weight, 1e-5, pool)[0] == got[i]).all()
     with pytest.raises(ValueError, match="9 values for rows of 101"):
-        kernels.rms_norm(x, weight[:9].copy(), 1e-5)
+        kernels.rms_norm(x, weight[:9].copy(), 1e-5, pool)
     with pytest.raises(TypeError):
-        kernels.rms_norm(x.astype(np.float64), weight, 1e-5)
-    assert set(kernels.build_info()) == {"compiler", "processor_isa"}
+        kernels.rms_norm(x.astype(np.float64), weight, 1e-5, pool)
+
+
+def test_every_instruction_set_that_runs_here_can_be_forced(kernels: Any) -> None:
+    info = kernels.build_info()
+    assert info["isa"] in info["isas"] and info["isas"][-1] == "generic"
+    code = (
+        "import sys, importlib.util as u; s = u.spec_from_file_location('_native', sys.argv[1]);"
+        "m = u.module_from_spec(s); s.loader.exec_module(m); print(m.build_info()['isa'])"
+    )
+    for isa in [*info["isas"], "mmx"]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, kernels.__file__],
+            env={"OCTAVO_ISA": isa},
+            capture_output=True,
+            text=True,
+        )
+        if isa == "mmx":
+            assert "OCTAVO_ISA is 'mmx'" in done.stderr and "generic" in done.stderr
+        else:
+            assert done.stdout.strip() == isa
 
 
 @needs_cmake

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from importlib import resources
 from types import ModuleType
+from typing import Any
 
 MODULE = "octavo.ops._native"
 REASON_FILE = "native_missing.txt"
@@ -39,8 +40,9 @@ def native_reason() -> str:
     return load_native()[1]
 
 
-def build_info() -> dict[str, str]:
-    """The compiler and the processor's instruction set; empty without the kernels."""
+def build_info() -> dict[str, Any]:
+    """The compiler, the instruction sets that run here (`isas`, best first) and the one in use
+    (`isa`); empty without the kernels."""
     module = load_native()[0]
     return {} if module is None else dict(module.build_info())
 

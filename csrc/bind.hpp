@@ -1,0 +1,36 @@
+// What the binding files share: array types, new arrays, checks that raise ValueError.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "pool.hpp"
+
+namespace octavo {
+
+namespace nb = nanobind;
+
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using NewMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+// A new float32 array of (rows, columns), its values not set.
+inline NewMatrix new_matrix(std::size_t rows, std::size_t columns) {
+    float* data = new float[rows * columns];
+    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    return NewMatrix(data, {rows, columns}, owner);
+}
+
+// Raises ValueError, in Python's words, unless `good`.
+inline void require(bool good, const std::string& message) {
+    if (!good) throw std::invalid_argument(message);
+}
+
+void bind_norm(nb::module_& module);
+
+}  // namespace octavo

@@ -1,0 +1,28 @@
+// The kernels of one instruction set, as a table of functions over plain pointers.
+//
+// Owns: the table's type, the choice of the instruction set at run time.
+// Does not know: Python, threads. A kernel computes one piece (a block of outputs, a span of rows)
+// and is called by many threads; it checks nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+struct Kernels {
+    const char* isa;
+    int vector;  // floats in a vector
+
+#include "kernels/table.inc"
+};
+
+// The table in use: the best that the processor has, or the one that OCTAVO_ISA names ("avx512bf16",
+// "avx512", "avx2", "generic"). Throws std::runtime_error for a name that is unknown or that this
+// processor or build cannot run. Decided once.
+const Kernels& kernels();
+
+// Names of the tables that this processor and this build can run, best first.
+const char* const* available_isas(std::size_t* count);
+
+}  // namespace octavo

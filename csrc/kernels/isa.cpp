@@ -1,0 +1,19 @@
+// All kernels, compiled once for each instruction set: OCTAVO_ISA names the namespace, the compiler
+// flags say what may be used. Includes headers of `kernels/` only, so that no inline function of the
+// standard library is compiled with instructions that the processor may lack and then shared.
+#include "../kernels.hpp"
+#include "norm.hpp"
+
+#define OCTAVO_TEXT2(x) #x
+#define OCTAVO_TEXT(x) OCTAVO_TEXT2(x)
+
+namespace octavo::OCTAVO_ISA {
+
+extern const Kernels table;
+const Kernels table = {
+    .isa = OCTAVO_TEXT(OCTAVO_ISA),
+    .vector = static_cast<int>(V::N),
+    .rms_norm = rms_norm,
+};
+
+}  // namespace octavo::OCTAVO_ISA

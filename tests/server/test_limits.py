@@ -79,6 +79,64 @@ def test_d08_chat_spellings(server: LiveServer, fake: FakeEngine) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "head", "value", "tail"),
+    [
+        ("/v1/completions", b'{"prompt":[', b"1,", b"1]}"),
+        ("/v1/completions", b'{"prompt":[', b"[1],", b"[1]]}"),
+        ("/v1/completions", b'{"prompt":"x","stop":[', b'"x",', b'"x"]}'),
+        ("/v1/completions", b'{"prompt":"x",', b'"x":1,', b'"x":1}'),
+        ("/v1/chat/completions", b'{"messages":[', b'{"role":"user"},', b'{"role":"user"}]}'),
+        ("/tokenize", b'{"messages":[', b'{"role":"user"},', b'{"role":"user"}]}'),
+        ("/detokenize", b'{"tokens":[', b"1,", b"1]}"),
+    ],
+)
+def test_d02_bodies_of_millions_of_values_are_not_read(
+    server: LiveServer, fake: FakeEngine, path: str, head: bytes, value: bytes, tail: bytes
+) -> None:
+    """A decoder holds the loop: ten million values would take seconds."""
+    body = head + value * (24 * 1024**2 // len(value)) + tail
+    answer = server.request("POST", path, body)
+    assert answer.status == 400 and answer.error["code"] == "body_too_large"
+    text = json.dumps({"prompt": "," * 1_000_000, "messages": None, "max_tokens": 1}).encode()
+    assert server.request("POST", "/v1/completions", text).error["code"] != "body_too_large"
+    assert not fake.submissions
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_d08_as_many_messages_everywhere(server: LiveServer, path: str) -> None:
+    message = {"role": "user", "content": ""}
+    answer = server.post(path, {"messages": [message] * 8193})
+    assert answer.status == 400 and "8192" in answer.error["message"]
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call] * 1025}
+    answer = server.post(path, {"messages": [message]})
+    assert answer.status == 400 and answer.error["param"] == "messages[0].tool_calls"
+
+
+def test_d08_logprobs_of_prompts_times_choices(server: LiveServer, fake: FakeEngine) -> None:
+    """Every choice repeats them: a body of 1 kB asked for gigabytes."""
+    for fields in ({"echo": True, "logprobs": 20}, {"prompt_logprobs": 20}):
+        body = {"prompt": [[1] * 100] * 16, "n": 128, "max_tokens": 1, **fields}
+        answer = server.post("/v1/completions", body)
+        assert answer.status == 400 and "2097152" in answer.error["message"]
+    assert not fake.submissions
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("depth", [950, 951, 952, 953, 954, 955, 956, 957, 958, 959, 5000, 50000])
+def test_d09_deep_tool_calls(server: LiveServer, path: str, depth: int) -> None:
+    """Reading, converting and rendering a value go each to another depth."""
+    deep = "[" * depth + "]" * depth
+    for arguments in (deep, json.dumps(deep)):
+        message = '{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":%s}}]}'
+        body = '{"max_tokens":1,"messages":[%s]}' % (message % arguments)
+        answer = server.request("POST", path, body.encode())
+        assert answer.status in (200, 400), (arguments[:2], answer.body)
+        if depth >= 5000:
+            assert "nested too deeply" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",

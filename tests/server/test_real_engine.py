@@ -191,6 +191,33 @@ def test_a08_and_a10_logprobs_agree_with_each_other(random_model: LiveServer) ->
     idle(random_model)
 
 
+def test_a10_echo_streams_the_same_for_every_choice(random_model: LiveServer) -> None:
+    """Two prompts (one above the size that is written on the loop) with three choices each."""
+    prompts = [list(range(240)), [BOS, 1, 2]]
+    body = {
+        "prompt": prompts, "n": 3, "max_tokens": 4, "echo": True, "logprobs": 20, "seed": 5,
+        "temperature": 60.0, "ignore_eos": True,
+    }  # fmt: skip
+    whole = random_model.post("/v1/completions", body).json()["choices"]
+    pieces: dict[int, list[dict[str, Any]]] = {index: [] for index in range(6)}
+    streamed = random_model.post("/v1/completions", {**body, "stream": True})
+    for chunk in streamed.events()[:-1]:
+        pieces[chunk["choices"][0]["index"]].append(chunk["choices"][0])
+    assert len({tuple(choice["logprobs"]["tokens"]) for choice in whole}) == 6
+    for index, choice in enumerate(whole):
+        prompt = prompts[index // 3]
+        assert len(choice["logprobs"]["tokens"]) == len(prompt) + 4
+        assert choice["text"] == "".join(piece["text"] for piece in pieces[index])
+        for name, values in choice["logprobs"].items():
+            parts = [piece["logprobs"][name] for piece in pieces[index]]
+            assert [value for part in parts for value in part] == values, name
+    scores = random_model.post(
+        "/v1/completions", {"prompt": prompts, "n": 3, "max_tokens": 1, "prompt_logprobs": 20}
+    ).json()["choices"]
+    assert [len(choice["prompt_logprobs"]) for choice in scores] == [240] * 3 + [3] * 3
+    idle(random_model)
+
+
 def test_a12_without_a_bos_an_empty_prompt_is_refused(serve: Serve) -> None:
     server = serve(tiny_random(bos=False))
     for prompt in ("", [""], ["ok", ""]):

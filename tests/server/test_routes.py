@@ -344,6 +344,7 @@ def test_all_parameters_arrive(server: LiveServer, fake: FakeEngine) -> None:
         ("chat", {"messages": [{"content": "x"}]}, "messages[0].role"),
         ("chat", {"messages": "x"}, "messages"),
         ("text", {"suffix": "x"}, "suffix"),
+        ("text", {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ("text", {"logit_bias": {"x": 1}}, "logit_bias"),
         ("text", {"priority": "high"}, "priority"),
         ("text", {"priority": 2**40}, "priority"),
@@ -391,6 +392,8 @@ def test_tokenize_and_back(server: LiveServer) -> None:
     assert plain["tokens"] == [97, 98]
     chat = server.post("/tokenize", CHAT).json()
     assert chat["tokens"][0] == BOS and chat["tokens"].count(BOS) == 1
+    twice = server.post("/tokenize", {**CHAT, "add_special_tokens": True}).json()
+    assert twice["tokens"] == chat["tokens"], "never a second BOS"
     assert server.post("/detokenize", {"tokens": [97, 98, EOS]}).json()["prompt"] == "ab<|eos|>"
     for body in ({}, {**CHAT, "prompt": "x"}):
         assert server.post("/tokenize", body).status == 400

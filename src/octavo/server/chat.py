@@ -24,6 +24,7 @@ from octavo.core.params import ParamError, SamplingParams
 from octavo.server.body import (
     WARNING_HEADER,
     encode,
+    encode_each,
     json_response,
     read_body,
     unknown_warning,
@@ -150,7 +151,8 @@ async def _whole(job: Job) -> ChatCompletion:
         )
         for index, answer in enumerate(best(answers, job.params.n))
     ]
-    return ChatCompletion(job.id, job.created, job.model, choices, job.generation.usage())
+    encoded = await encode_each(choices)
+    return ChatCompletion(job.id, job.created, job.model, encoded, job.generation.usage())
 
 
 async def _chunks(job: Job) -> AsyncGenerator[bytes, None]:

@@ -10,23 +10,19 @@ from __future__ import annotations
 from octavo.core.params import ParamError
 from octavo.server.types import NULL, ChatRequest, CompletionRequest, OpenAIFields
 
-MAX_MESSAGES = 8192
-
 
 def check_completion(body: CompletionRequest) -> None:
     _check_common(body)
     if body.suffix:
         raise ParamError("suffix", "suffix is not supported")
+    if body.stream and body.prompt_logprobs is not None:
+        raise ParamError(
+            "prompt_logprobs", "prompt_logprobs cannot be streamed; echo with logprobs can"
+        )
 
 
 def check_chat(body: ChatRequest) -> None:
     _check_common(body)
-    if not body.messages:
-        raise ParamError("messages", "messages is empty")
-    if len(body.messages) > MAX_MESSAGES:
-        raise ParamError(
-            "messages", f"messages has {len(body.messages)}; the limit is {MAX_MESSAGES}"
-        )
     if body.tools and bytes(body.tool_choice) != b'"none"':
         raise ParamError(
             "tools", 'tools are not supported; leave them out or send tool_choice "none"'

@@ -9,11 +9,14 @@ logprobs come too, the first token's as null (what lm-eval relies on).
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -23,6 +26,7 @@ from octavo.core.params import ParamError, SamplingParams
 from octavo.server.body import (
     WARNING_HEADER,
     encode,
+    encode_each,
     json_response,
     read_body,
     unknown_warning,
@@ -35,7 +39,6 @@ from octavo.server.logprobs import (
     PromptPosition,
     completion_logprobs,
     echoed_logprobs,
-    joined,
     prompt_logprobs,
 )
 from octavo.server.probes import serving_of
@@ -46,12 +49,20 @@ from octavo.server.serving import Serving
 from octavo.server.sse import EventStream, event, until_disconnect
 from octavo.server.types import Completion, CompletionChoice, CompletionRequest
 
+T = TypeVar("T")
+
+
+MAX_PROMPT_LOGPROBS = 1 << 21
+"""Entries in one answer, the alternatives and every choice's copy included: some 60 MB of JSON."""
+_INLINE_ENTRIES = 4096
+"""Up to so many are written on the loop: faster than handing them to a thread."""
+
 
 @dataclass(slots=True)
 class Answer:
     """What one choice has said so far."""
 
-    text: str = ""
+    text: list[str] = field(default_factory=list)
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
@@ -71,6 +82,9 @@ class Job:
     echoes: list[str]
     """What each prompt's choices begin with: its text, with echo."""
     id: str
+    echoed: dict[int, CompletionLogprobs] = field(default_factory=dict)
+    positions: dict[int, list[PromptPosition]] = field(default_factory=dict)
+    """The logprobs of each prompt in the two forms, made once for all its choices."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -110,6 +124,7 @@ async def _job(serving: Serving, body: CompletionRequest, request: Request) -> J
         serving.max_model_len,
         body.add_special_tokens is not False,
     )
+    _check_volume(params, prompts)
     echoes = _echoes(serving, body, prompts)
     request_id = f"cmpl-{uuid.uuid4().hex}"
     generation = Generation(
@@ -126,6 +141,19 @@ def _logprob_fields(body: CompletionRequest) -> dict[str, int]:
     if body.echo:
         fields["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
     return fields
+
+
+def _check_volume(params: SamplingParams, prompts: list[list[int]]) -> None:
+    """Each choice repeats its prompt's logprobs: a few bytes could ask for gigabytes (D08)."""
+    if params.prompt_logprobs is None:
+        return
+    entries = sum(map(len, prompts)) * params.n * (params.prompt_logprobs + 1)
+    if entries > MAX_PROMPT_LOGPROBS:
+        raise ParamError(
+            "logprobs",
+            f"{entries} logprobs of prompts (tokens x n x alternatives) are asked for; the limit "
+            f"is {MAX_PROMPT_LOGPROBS}",
+        )
 
 
 def _echoes(serving: Serving, body: CompletionRequest, prompts: list[list[int]]) -> list[str]:
@@ -146,8 +174,8 @@ async def _whole(job: Job) -> Completion:
             key = (piece.prompt, piece.choice)
             answer = answers.get(key)
             if answer is None:
-                answer = answers[key] = Answer(job.echoes[piece.prompt])
-            _extend(job, answer, piece)
+                answer = answers[key] = Answer([job.echoes[piece.prompt]])
+            await _extend(job, answer, piece)
     choices: list[CompletionChoice] = []
     for prompt in range(len(job.prompts)):
         of_prompt = [answers[prompt, choice] for choice in range(job.params.choices)]
@@ -155,32 +183,34 @@ async def _whole(job: Job) -> Completion:
             choices.append(
                 CompletionChoice(
                     len(choices),
-                    answer.text,
+                    "".join(answer.text),
                     answer.logprobs,
                     answer.finish_reason,
                     answer.stop_reason,
                     answer.prompt_logprobs if answer.prompt_logprobs is not None else UNSET,
                 )
             )
-    return Completion(job.id, job.created, job.model, choices, job.generation.usage())
+    encoded = await encode_each(choices)
+    return Completion(job.id, job.created, job.model, encoded, job.generation.usage())
 
 
-def _extend(job: Job, answer: Answer, piece: Piece) -> None:
-    answer.text += piece.delta.text
+async def _extend(job: Job, answer: Answer, piece: Piece) -> None:
+    answer.text.append(piece.delta.text)
     answer.cumulative_logprob = piece.cumulative_logprob
     if piece.delta.finish_reason is not None:
         answer.finish_reason = piece.delta.finish_reason.value
         answer.stop_reason = piece.delta.stop_reason
     if job.body.prompt_logprobs is not None and answer.prompt_logprobs is None:
-        answer.prompt_logprobs = prompt_logprobs(
-            job.serving.tokenizer, piece.prompt_logprobs, job.body.prompt_logprobs
-        )
-    entries = _logprobs(job, piece, answer.logprobs is None)
+        answer.prompt_logprobs = await _positions(job, piece, job.body.prompt_logprobs)
+    entries = await _logprobs(job, piece, answer.logprobs is None)
     if entries is not None:
-        answer.logprobs = entries if answer.logprobs is None else joined(answer.logprobs, entries)
+        if answer.logprobs is None:
+            answer.logprobs = entries
+        else:
+            answer.logprobs.extend(entries)
 
 
-def _logprobs(job: Job, piece: Piece, first: bool) -> CompletionLogprobs | None:
+async def _logprobs(job: Job, piece: Piece, first: bool) -> CompletionLogprobs | None:
     """`first`: nothing was written for this choice yet, so an echoed prompt goes before."""
     top = job.body.logprobs
     if top is None:
@@ -189,9 +219,32 @@ def _logprobs(job: Job, piece: Piece, first: bool) -> CompletionLogprobs | None:
     entries = completion_logprobs(piece.delta.logprobs or (), top, offset)
     if not (first and job.body.echo):
         return entries
+    result = CompletionLogprobs([], [], [], [])
+    result.extend(await _echoed(job, piece, top))
+    result.extend(entries)
+    return result
+
+
+async def _echoed(job: Job, piece: Piece, top: int) -> CompletionLogprobs:
     ids = job.prompts[piece.prompt]
-    echoed = echoed_logprobs(job.serving.tokenizer, ids, piece.prompt_logprobs, top)
-    return joined(echoed, entries)
+    known = job.echoed.get(piece.prompt)
+    if known is None:
+        make = partial(echoed_logprobs, job.serving.tokenizer, ids, piece.prompt_logprobs, top)
+        known = job.echoed[piece.prompt] = await _made(make, len(ids) * (top + 1))
+    return known
+
+
+async def _positions(job: Job, piece: Piece, top: int) -> list[PromptPosition]:
+    known = job.positions.get(piece.prompt)
+    if known is None:
+        make = partial(prompt_logprobs, job.serving.tokenizer, piece.prompt_logprobs, top)
+        size = len(piece.prompt_logprobs) * (top + 1)
+        known = job.positions[piece.prompt] = await _made(make, size)
+    return known
+
+
+async def _made(make: Callable[[], T], entries: int) -> T:
+    return make() if entries <= _INLINE_ENTRIES else await asyncio.to_thread(make)
 
 
 async def _chunks(job: Job) -> AsyncGenerator[bytes, None]:
@@ -204,7 +257,7 @@ async def _chunks(job: Job) -> AsyncGenerator[bytes, None]:
             seen.add(index)
             delta = piece.delta
             text = job.echoes[piece.prompt] + delta.text if first else delta.text
-            logprobs = _logprobs(job, piece, first)
+            logprobs = await _logprobs(job, piece, first)
             if not (text or delta.finish_reason or (logprobs and logprobs.tokens)):
                 continue
             finish = None if delta.finish_reason is None else delta.finish_reason.value

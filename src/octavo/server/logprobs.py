@@ -50,6 +50,13 @@ class CompletionLogprobs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
+    def extend(self, other: CompletionLogprobs) -> None:
+        """Puts what follows in the same choice behind."""
+        self.tokens += other.tokens
+        self.token_logprobs += other.token_logprobs
+        self.top_logprobs += other.top_logprobs
+        self.text_offset += other.text_offset
+
 
 class PromptLogprob(msgspec.Struct):
     logprob: float
@@ -131,16 +138,6 @@ def prompt_logprobs(
         position[str(entry.token)] = own
         result.append(position)
     return result
-
-
-def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
-    """Two pieces of one choice as one."""
-    return CompletionLogprobs(
-        first.tokens + second.tokens,
-        first.token_logprobs + second.token_logprobs,
-        first.top_logprobs + second.top_logprobs,
-        first.text_offset + second.text_offset,
-    )
 
 
 def _add(result: CompletionLogprobs, entry: ScoredToken, top: int, offset: int) -> None:

@@ -24,12 +24,22 @@ from octavo.text.errors import ChatError
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 MAX_KWARGS_BYTES = 16 * 1024
+MAX_MESSAGES = 8192
+MAX_TOOL_CALLS = 1024
+"""In one message."""
+_OVERHEAD = 16
+"""Characters that a message or part counts for beside its text: it costs work, too."""
 
 
 async def chat_prompt(
     serving: Serving, messages: Sequence[Message], body: ChatRequest | TokenizeRequest
 ) -> list[int]:
-    """The ids of the rendered conversation; the template writes BOS itself where it wants one."""
+    """The ids of the rendered conversation; the template writes BOS itself where it wants one,
+    so special tokens are added only where the client says so."""
+    if not messages:
+        raise ParamError("messages", "messages is empty")
+    if len(messages) > MAX_MESSAGES:
+        raise ParamError("messages", f"messages has {len(messages)}; the limit is {MAX_MESSAGES}")
     if serving.template is None:
         raise ApiError(400, NO_TEMPLATE, "messages", "no_chat_template")
     plain = [_message(message, index) for index, message in enumerate(messages)]
@@ -46,7 +56,8 @@ async def chat_prompt(
         text = render() if _size(messages) <= INLINE_CHARS else await asyncio.to_thread(render)
     except ChatError as error:
         raise ApiError(400, str(error), error.param) from None
-    ids = await encode(text, serving.tokenizer, serving.max_model_len, False)
+    special = body.add_special_tokens is True
+    ids = await encode(text, serving.tokenizer, serving.max_model_len, special)
     if not ids:
         raise ParamError("messages", "the rendered prompt is empty")
     return ids
@@ -57,15 +68,23 @@ def _message(message: Message, index: int) -> dict[str, Any]:
         known = ", ".join(sorted(ROLES))
         where = f"messages[{index}].role"
         raise ParamError(where, f"the role {message.role!r:.40} is none of {known}")
-    plain: dict[str, Any] = msgspec.to_builtins(message)
+    if message.tool_calls and len(message.tool_calls) > MAX_TOOL_CALLS:
+        where = f"messages[{index}].tool_calls"
+        count = len(message.tool_calls)
+        raise ParamError(where, f"{where} has {count} calls; the limit is {MAX_TOOL_CALLS}")
+    try:
+        plain: dict[str, Any] = msgspec.to_builtins(message)
+    except RecursionError:  # only tool calls can be deep; reading them took less of the stack
+        where = f"messages[{index}].tool_calls"
+        raise ParamError(where, f"{where} is nested too deeply") from None
     return plain
 
 
 def _size(messages: Sequence[Message]) -> int:
     """Characters of content, about."""
     return sum(
-        len(content)
+        _OVERHEAD + len(content)
         if isinstance(content := message.content or "", str)
-        else sum(len(part.text or "") for part in content)
+        else sum(_OVERHEAD + len(part.text or "") for part in content)
         for message in messages
     )

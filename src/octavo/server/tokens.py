@@ -6,6 +6,8 @@ Does not know: generation.
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -55,7 +57,7 @@ async def detokenize(request: Request) -> Response:
     if len(body.tokens) > MAX_DETOKENIZE:
         raise ParamError("tokens", f"tokens has {len(body.tokens)}; the limit is {MAX_DETOKENIZE}")
     check_ids("tokens", body.tokens, serving.vocab_size)
-    text = serving.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    text = await asyncio.to_thread(serving.tokenizer.decode, body.tokens, False)
     response = json_response(DetokenizeResponse(text))
     warn_unknown(response, unknown, DetokenizeRequest)
     return response

@@ -10,6 +10,7 @@ exist so that clients that send them get no warning. What may be large without n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -174,7 +175,7 @@ class Completion(msgspec.Struct):
     id: str
     created: int
     model: str
-    choices: list[CompletionChoice]
+    choices: Sequence[CompletionChoice | Raw]
     usage: Usage | None = None
     object: str = "text_completion"
 
@@ -197,7 +198,7 @@ class ChatCompletion(msgspec.Struct):
     id: str
     created: int
     model: str
-    choices: list[ChatChoice]
+    choices: Sequence[ChatChoice | Raw]
     usage: Usage | None = None
     object: str = "chat.completion"
 

@@ -115,4 +115,7 @@ def _tool_call(call: Any, where: str) -> Message:
         except ValueError as error:
             message = f"{where}.function.arguments is not valid JSON: {error}"
             raise ChatError(message, f"{where}.function.arguments") from error
+        except RecursionError:
+            message = f"{where}.function.arguments is nested too deeply"
+            raise ChatError(message, f"{where}.function.arguments") from None
     return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}

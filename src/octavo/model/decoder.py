@@ -13,6 +13,7 @@ The sum is kept in `residual` and done inside `norm`, so that a backend can fuse
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from octavo.model.spec import DecoderSpec, LayerSpec, WeightSource
@@ -20,16 +21,22 @@ from octavo.ops import Array, Batch, Cache, NormSpec, Ops, Weight
 
 
 class Decoder:
-    """Packs all weights of `source` at construction; the source may be closed afterwards."""
+    """Packs all weights of `source` at construction, on `threads` threads; the source may be closed
+    afterwards."""
 
-    def __init__(self, spec: DecoderSpec, source: WeightSource, ops: Ops) -> None:
+    def __init__(self, spec: DecoderSpec, source: WeightSource, ops: Ops, threads: int = 1) -> None:
         if any(layer.attention.sinks for layer in spec.layers):
             raise ValueError("attention sinks are not supported")
         self.spec = spec
         self._ops = ops
         pack = _Packer(source, ops)
-        self._embed = pack.matrix("embed")
-        self._layers = [_Layer.load(layer, pack, i) for i, layer in enumerate(spec.layers)]
+        with ThreadPoolExecutor(threads) as pool:
+            embed = pool.submit(pack.matrix, "embed")
+            layers = [
+                pool.submit(_Layer.load, layer, pack, i) for i, layer in enumerate(spec.layers)
+            ]
+            self._embed = embed.result()
+            self._layers = [layer.result() for layer in layers]
         self._final_norm = pack.norm("final_norm", spec.final_norm)
         # Tied: the packed table serves both ways, and is held once.
         self._head = self._embed if spec.tied else pack.matrix("head", bias=spec.head_bias)

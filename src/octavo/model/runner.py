@@ -77,7 +77,7 @@ def load(config: LoadConfig) -> Loaded:
             dtype=COMPUTE_DTYPE,
             kv_dtype=COMPUTE_DTYPE,
         )
-        decoder = Decoder(opened.spec, opened.source, ops)
+        decoder = Decoder(opened.spec, opened.source, ops, config.threads)
     finally:
         opened.source.close()
     executor = ModelExecutor(

@@ -85,11 +85,16 @@ class ReferenceOps:
         if len(inputs) != 1:
             shapes = ", ".join(f"{w.name} {w.shape}" for w in weights)
             raise ValueError(f"weights to be fused differ in their inputs: {shapes}")
-        matrix = np.empty((sum(w.shape[0] for w in weights), inputs.pop()), np.float32)
-        row = 0
-        for weight in weights:
-            matrix[row : row + weight.shape[0]] = weight.dequantize()
-            row += weight.shape[0]
+        if len(weights) == 1:
+            # Kept as it is, unless it is a view of a file that will be closed.
+            whole = np.asarray(weights[0].dequantize(), np.float32)
+            matrix = whole if whole.flags.owndata else whole.copy()
+        else:
+            matrix = np.empty((sum(w.shape[0] for w in weights), inputs.pop()), np.float32)
+            row = 0
+            for weight in weights:
+                matrix[row : row + weight.shape[0]] = weight.dequantize()
+                row += weight.shape[0]
         if not bias:
             return PackedWeight(matrix, None)
         joined = np.concatenate([self.vector(b) for b in bias])

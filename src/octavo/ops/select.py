@@ -10,16 +10,23 @@ from __future__ import annotations
 
 from octavo.ops import Ops
 
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "cpu", "reference")
 
 
-def select_ops(name: str = "auto", *, threads: int = 1, row_at_a_time: bool = False) -> Ops:
-    """The backend called `name`; "auto" is the best that this install can run.
+def select_ops(
+    name: str = "auto", *, threads: int = 1, row_at_a_time: bool = False, dtype: str = "auto"
+) -> Ops:
+    """The backend called `name`; "auto" is the reference.
 
-    `threads` is how many it may use. Raises ValueError for a name that is not in `BACKENDS`.
+    `threads` is how many it may use. Raises ValueError for a name that is not in `BACKENDS`, RuntimeError
+    for one that this install cannot run.
     """
     if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")
+    if name == "cpu":
+        from octavo.ops.cpu import CpuOps
+
+        return CpuOps(threads=threads, dtype=dtype)
     from octavo.ops.reference import ReferenceOps
 
     return ReferenceOps(threads=threads, row_at_a_time=row_at_a_time)

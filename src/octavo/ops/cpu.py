@@ -1,0 +1,127 @@
+"""The compiled backend: every op by a C++ kernel on our own threads.
+
+Owns: the threads, the choice of the packed format, and which kernel serves which op.
+Does not know: models, requests. Arrays between ops are numpy float32, rows contiguous.
+
+Every kernel is row-independent to the last bit: neither the batch, nor chunks, block ids or the
+number of threads change a result. Ops that have no kernel yet run on the reference in its
+row-at-a-time mode, which keeps that promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.ops import (
+    AttentionSpec,
+    CacheLayout,
+    HostBatch,
+    NormSpec,
+    RawWeight,
+    RopeSpec,
+    SampledRow,
+    SampleRow,
+)
+from octavo.ops.native import load_native, native_reason
+from octavo.ops.reference import ReferenceOps
+
+Floats = NDArray[np.float32]
+
+
+class CpuOps:
+    """Implements `octavo.ops.Ops`. Raises RuntimeError where the kernels are not installed.
+
+    `dtype` says how weights are packed: "auto" (quantised ones as they are, others in bf16, float32
+    ones in float32), "bfloat16" or "float32".
+    """
+
+    name = "cpu"
+
+    def __init__(self, *, threads: int = 1, dtype: str = "auto") -> None:
+        native, _ = load_native()
+        if native is None:
+            raise RuntimeError(native_reason())
+        self.dtype = dtype
+        self._native = native
+        self._pool = native.Pool(threads)
+        self._twin = ReferenceOps(threads=threads, row_at_a_time=True)
+
+    @property
+    def identity(self) -> str:
+        return f"cpu:1 isa:{self._native.build_info()['isa']} dtype:{self.dtype}"
+
+    # Weights and products
+
+    def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Any:
+        return self._twin.pack(weights, bias)
+
+    def vector(self, weight: RawWeight) -> Floats:
+        return self._twin.vector(weight)
+
+    def linear(self, x: Floats, weight: Any) -> Floats:
+        return self._twin.linear(x, weight)
+
+    def embed(self, ids: Any, table: Any) -> Floats:
+        return self._twin.embed(ids, table)
+
+    # Rows by themselves
+
+    def norm(
+        self,
+        x: Floats,
+        weight: Floats,
+        spec: NormSpec,
+        residual: Floats | None = None,
+        bias: Floats | None = None,
+    ) -> tuple[Floats, Floats]:
+        return self._twin.norm(x, weight, spec, residual, bias)
+
+    def act(self, x: Floats, kind: str) -> Floats:
+        return self._twin.act(x, kind)
+
+    def add(self, x: Floats, y: Floats, scale: float = 1.0) -> Floats:
+        return self._twin.add(x, y, scale)
+
+    def scale(self, x: Floats, factor: float) -> Floats:
+        return self._twin.scale(x, factor)
+
+    # The batch, the cache, attention
+
+    def upload(self, batch: HostBatch) -> Any:
+        return self._twin.upload(batch)
+
+    def logit_rows(self, x: Floats, batch: Any) -> Floats:
+        return self._twin.logit_rows(x, batch)
+
+    def rope_and_store(
+        self,
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        cache: Any,
+        batch: Any,
+        rope: RopeSpec | None,
+        spec: AttentionSpec,
+    ) -> Floats:
+        return self._twin.rope_and_store(q, k, v, cache, batch, rope, spec)
+
+    def attention(self, q: Floats, cache: Any, batch: Any, spec: AttentionSpec) -> Floats:
+        return self._twin.attention(q, cache, batch, spec)
+
+    def allocate_cache(self, layout: CacheLayout, blocks: Sequence[int]) -> Any:
+        return self._twin.allocate_cache(layout, blocks)
+
+    def copy_blocks(self, cache: Any, pairs: Sequence[tuple[int, int, int]]) -> None:
+        self._twin.copy_blocks(cache, pairs)
+
+    # From logits to tokens
+
+    def sample(self, logits: Floats, rows: Sequence[SampleRow]) -> list[SampledRow]:
+        return self._twin.sample(logits, rows)
+
+    def score(self, logits: Floats, targets: Sequence[int], top: int) -> list[SampledRow]:
+        return self._twin.score(logits, targets, top)

@@ -18,8 +18,8 @@ def select_ops(
 ) -> Ops:
     """The backend called `name`; "auto" is the reference.
 
-    `threads` is how many it may use. Raises ValueError for a name that is not in `BACKENDS`, RuntimeError
-    for one that this install cannot run.
+    `threads` is how many it may use; `dtype` how the compiled backend packs weights. Raises
+    ValueError for a name that is not in `BACKENDS`, RuntimeError for one that cannot run here.
     """
     if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")

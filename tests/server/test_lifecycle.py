@@ -173,10 +173,11 @@ def run(tmp_path: Path) -> Iterator[Any]:
     model = write_loop(tmp_path / "model")
     processes: list[Process] = []
 
-    def begin(*flags: str) -> Process:
+    def begin(*flags: str, ready: bool = True) -> Process:
         process = Process(model, tmp_path / f"log{len(processes)}", *flags)
         processes.append(process)
-        process.wait_ready()
+        if ready:
+            process.wait_ready()
         return process
 
     yield begin
@@ -222,6 +223,24 @@ def test_d03_sigterm_drains_then_cuts(run: Any) -> None:
     with pytest.raises(ConnectionRefusedError), socket.socket() as probe:
         probe.connect(("127.0.0.1", process.port))
     assert "Traceback" not in process.text
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_d03_a_signal_while_the_engine_loads(run: Any, which: signal.Signals) -> None:
+    """That is an orderly end too, and the engine process goes with it."""
+    with bind("127.0.0.1", 0) as found:
+        port = found.getsockname()[1]
+    process = run("--port", str(port), ready=False)
+    until(lambda: bool(process.children()) or process.process.poll() is not None, "an engine", 60)
+    (engine,) = process.children()
+    os.kill(engine, signal.SIGSTOP)  # so that it is loading for as long as this takes
+    process.port = port
+    until(lambda: process.get("/health")[0] == 200, "the server answers", 30)
+    assert process.get("/ready")[0] == 503
+    process.process.send_signal(which)
+    assert process.process.wait(20) == 0, process.text
+    assert "failed" not in process.text and "Traceback" not in process.text
+    assert not Path(f"/proc/{engine}").exists()
 
 
 def test_d03_short_requests_finish_and_a_second_signal_ends_now(run: Any) -> None:

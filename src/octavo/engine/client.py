@@ -101,12 +101,13 @@ class AsyncEngine:
     # Lifecycle
 
     async def start(self) -> None:
-        """Starts the process and waits until it is ready. Raises EngineStartError."""
+        """Starts the process and waits until it is ready. Raises EngineStartError. To be cancelled
+        is no failure; `close` must follow."""
         try:
             session = await self._launch()
-        except BaseException as error:
+        except Exception as error:
             if not self._closing.is_set():
-                self._fail(str(error) or "the start was interrupted")
+                self._fail(str(error))
             raise
         self._tasks = [
             asyncio.create_task(self._supervise(session), name="engine supervisor"),

@@ -48,4 +48,5 @@ NB_MODULE(_native, module) {
         .def(nb::init<int>(), nb::arg("threads"))
         .def_prop_ro("threads", &Pool::threads);
     bind_norm(module);
+    bind_linear(module);
 }

@@ -2,6 +2,7 @@
 // flags say what may be used. Includes headers of `kernels/` only, so that no inline function of the
 // standard library is compiled with instructions that the processor may lack and then shared.
 #include "../kernels.hpp"
+#include "linear_float.hpp"
 #include "norm.hpp"
 
 #define OCTAVO_TEXT2(x) #x
@@ -14,6 +15,16 @@ const Kernels table = {
     .isa = OCTAVO_TEXT(OCTAVO_ISA),
     .vector = static_cast<int>(V::N),
     .rms_norm = rms_norm,
+    .linear_block = BLOCK,
+    .bf16_inputs = sizeof(Bf16Weights::Input) == sizeof(std::uint16_t),
+    .linear_f32 = linear_f32,
+    .linear_bf16 = linear_bf16,
+    .pack_f32 = pack_f32,
+    .pack_bf16 = pack_bf16,
+    .unpack_f32 = unpack_f32,
+    .unpack_bf16 = unpack_bf16,
+    .floats_to_bf16 = floats_to_bf16,
+    .bf16_to_floats = bf16_to_floats,
 };
 
 }  // namespace octavo::OCTAVO_ISA

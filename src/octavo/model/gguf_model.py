@@ -189,6 +189,7 @@ def _raw_weight(canonical: str, entry: TensorEntry, rows: Any) -> RawWeight:
         label,
         rows.view(dtype),
         lambda: dequantize(entry.type, rows, entry.shape),
+        lambda begin, end: dequantize(entry.type, rows[begin:end], (end - begin, *entry.shape[1:])),
     )
 
 

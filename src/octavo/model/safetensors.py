@@ -10,7 +10,6 @@ kill the process later. Format: github.com/huggingface/safetensors.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -178,14 +177,21 @@ def raw_weight(entry: Entry, name: str, maps: dict[Path, Any]) -> RawWeight:
     label, dtype = DTYPES[entry.dtype]
     data = maps[entry.path][entry.offset : entry.offset + entry.size].view(dtype)
     data = data.reshape(entry.shape)
-    return RawWeight(name, entry.shape, label, data, _widen(label, data))
+    return RawWeight(
+        name,
+        entry.shape,
+        label,
+        data,
+        lambda: _widen(label, data),
+        lambda begin, end: _widen(label, data[begin:end]),
+    )
 
 
-def _widen(label: str, data: Any) -> Callable[[], Any]:
+def _widen(label: str, data: Any) -> Any:
     """float32 of the data. Half precision is always widened, so nothing overflows at 65504."""
     if label == "bf16":
-        return lambda: (data.astype(np.uint32) << 16).view(np.float32)
-    return lambda: np.asarray(data, dtype=np.float32)
+        return (data.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(data, dtype=np.float32)
 
 
 def _bad(path: Path, what: str, hint: str = "Incomplete or corrupt download?") -> ModelError:

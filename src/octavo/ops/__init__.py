@@ -30,7 +30,8 @@ class RawWeight:
 
     `shape` is (outputs, inputs) for a matrix, (size,) for a vector. `format` is "f32", "f16",
     "bf16" or "gguf:<TYPE>" (e.g. "gguf:Q4_K"); `data` the memory-mapped rows in that format;
-    `dequantize()` gives float32 of `shape` (a fresh or mapped array).
+    `dequantize()` gives float32 of `shape` (a fresh or mapped array), `dequantize_rows(begin, end)`
+    that of some rows of a matrix, where they can be had alone.
     """
 
     name: str
@@ -38,6 +39,7 @@ class RawWeight:
     format: str
     data: Any
     dequantize: Callable[[], Any]
+    dequantize_rows: Callable[[int, int], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,8 @@ class Ops(Protocol):
     """A backend. One object is chosen at start; there are no capability flags."""
 
     name: str
+    notes: list[str]
+    """What packing lost, in words, each said once."""
 
     @property
     def identity(self) -> str:

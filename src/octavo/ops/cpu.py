@@ -26,7 +26,9 @@ from octavo.ops import (
     SampledRow,
     SampleRow,
 )
+from octavo.ops.cpu_linear import pack_float
 from octavo.ops.native import load_native, native_reason
+from octavo.ops.packing import loss, packed_format
 from octavo.ops.reference import ReferenceOps
 
 Floats = NDArray[np.float32]
@@ -35,8 +37,7 @@ Floats = NDArray[np.float32]
 class CpuOps:
     """Implements `octavo.ops.Ops`. Raises RuntimeError where the kernels are not installed.
 
-    `dtype` says how weights are packed: "auto" (quantised ones as they are, others in bf16, float32
-    ones in float32), "bfloat16" or "float32".
+    `dtype` says how weights are packed (`packing.packed_format`): "auto", "bfloat16" or "float32".
     """
 
     name = "cpu"
@@ -46,6 +47,7 @@ class CpuOps:
         if native is None:
             raise RuntimeError(native_reason())
         self.dtype = dtype
+        self.notes: list[str] = []
         self._native = native
         self._pool = native.Pool(threads)
         self._twin = ReferenceOps(threads=threads, row_at_a_time=True)
@@ -57,16 +59,23 @@ class CpuOps:
     # Weights and products
 
     def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Any:
-        return self._twin.pack(weights, bias)
+        kind = packed_format([weight.format for weight in weights], self.dtype)
+        for weight in weights:
+            note = loss(weight.format, kind)
+            if note is not None and note not in self.notes:
+                self.notes.append(note)
+        return pack_float(self._native, weights, bias, kind)
 
     def vector(self, weight: RawWeight) -> Floats:
         return self._twin.vector(weight)
 
     def linear(self, x: Floats, weight: Any) -> Floats:
-        return self._twin.linear(x, weight)
+        out: Floats = weight.linear(x, self._pool)
+        return out
 
     def embed(self, ids: Any, table: Any) -> Floats:
-        return self._twin.embed(ids, table)
+        out: Floats = table.embed(ids.ids, self._pool)
+        return out
 
     # Rows by themselves
 

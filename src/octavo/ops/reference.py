@@ -69,6 +69,7 @@ class ReferenceOps:
 
     def __init__(self, *, threads: int = 1, row_at_a_time: bool = False) -> None:
         self.row_at_a_time = row_at_a_time
+        self.notes: list[str] = []
         self._workers = Workers(threads)
         self._ropes: dict[RopeSpec, RopeTable] = {}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from octavo.core.request import Refused
-from support.fake_engine import FakeEngine
+from octavo.core.plan import TokenLogprob
+from octavo.core.request import Output, Refused
+from support.fake_engine import FakeEngine, FakeStream
 from support.live_server import LiveServer
 from support.tiny_tokenizer import BOS, EOS
 
@@ -332,6 +334,41 @@ def test_all_parameters_arrive(server: LiveServer, fake: FakeEngine) -> None:
     assert answer.json()["usage"]["completion_tokens"] == 9, "all three choices count"
     streamed = server.post("/v1/completions", {**body, "stream": True})
     assert streamed.status == 400 and streamed.error["param"] == "best_of"
+
+
+class MergedStream(FakeStream):
+    """Choice 0 says "x!" and a very unlikely token, choice 1 the less likely "y!" and a likely one:
+    all at once, as for a reader that was slow."""
+
+    async def _run(self) -> AsyncIterator[Output]:
+        for choice, logprobs in enumerate(((-1.0, -1.0, -50.0), (-2.0, -2.0, 0.0))):
+            tokens = [ord("xy"[choice]), ord("!"), ord("b")]
+            entries = [TokenLogprob(t, p, 1, []) for t, p in zip(tokens, logprobs, strict=True)]
+            asked = self.submission.params.logprobs is not None
+            yield Output(
+                self.submission.request_id, choice, tokens=tokens,
+                logprobs=entries if asked else None, cumulative_logprob=sum(logprobs),
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
+@pytest.mark.parametrize("asked", [False, True])
+def test_best_of_does_not_weigh_what_lies_beyond_a_stop_string(
+    server: LiveServer, fake: FakeEngine, path: str, asked: bool
+) -> None:
+    fake.stream_type = MergedStream
+    body: dict[str, Any] = {"best_of": 2, "stop": "!", "max_tokens": 9}
+    body.update(CHAT if "chat" in path else {"prompt": "p"})
+    if asked and path != "/generate":
+        body["logprobs"] = True if "chat" in path else 0
+    answer = server.post(path, body).json()
+    if path == "/generate":
+        assert answer == {"text": ["px"]}
+        return
+    (choice,) = answer["choices"]
+    assert (choice["message"]["content"] if "chat" in path else choice["text"]) == "x"
+    assert (choice["logprobs"] is not None) is asked
+    assert answer["usage"]["completion_tokens"] == 4
 
 
 @pytest.mark.parametrize(

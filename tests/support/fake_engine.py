@@ -84,13 +84,14 @@ class FakeStream:
 class FakeEngine:
     """`script`: what every choice says (token ids). `delay`: seconds a step takes. `gate`: cleared,
     nothing is computed. `refuse`: raised for every submission. `fail_at`: the step at which choices
-    fail. `endless`: the script repeats until max_tokens."""
+    fail. `endless`: the script repeats until max_tokens. `stream_type`: who answers."""
 
     def __init__(self, script: Sequence[int] = (72, 105)) -> None:
         self.script = list(script)
         self.delay = 0.0
         self.cached = 0
         self.endless = False
+        self.stream_type = FakeStream
         self.refuse: Refused | None = None
         self.fail_at: int | None = None
         self.logprob = -0.5
@@ -110,7 +111,7 @@ class FakeEngine:
 
     def submit(self, submission: Submission) -> FakeStream:
         self.submissions.append(submission)
-        stream = FakeStream(self, submission)
+        stream = self.stream_type(self, submission)
         self.live[submission.request_id] = stream
         return stream
 

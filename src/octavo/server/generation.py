@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from octavo.core.params import ParamError, SamplingParams
@@ -53,6 +53,13 @@ class Scored(Protocol):
 def best(answers: Sequence[ScoredT], n: int) -> Sequence[ScoredT]:
     """The `n` most likely ones by cumulative logprob, where more were generated than asked for."""
     return [answers[i] for i in best_choices([one.cumulative_logprob for one in answers], n)]
+
+
+def _likelihood(output: Output, kept: int) -> float:
+    """The cumulative logprob without what was generated beyond a stop string: how much that is
+    depends on how many tokens came at once, and the choice of the best must not."""
+    beyond = output.logprobs[kept:] if output.logprobs is not None else ()
+    return output.cumulative_logprob - sum(entry.logprob for entry in beyond)
 
 
 class ChoiceRun:
@@ -123,6 +130,8 @@ class Generation:
         self._runs: list[PromptRun] = []
         for index, prompt in enumerate(prompts):
             fitted = fit_context(params, len(prompt), serving.max_model_len)
+            if fitted.choices > fitted.n and fitted.stop and fitted.logprobs is None:
+                fitted = replace(fitted, logprobs=0)  # see `_likelihood`
             seed = secrets.randbits(63) if params.seed is None else params.seed
             one = Submission(
                 f"{request_id}-{index}", prompt, fitted, seed, record.arrival, priority,
@@ -227,9 +236,8 @@ class Generation:
             if delta.stop_reason not in (*params.stop_token_ids, *params.stop):
                 delta.stop_reason = None  # EOS, which is no stop that anybody asked for
             choice.ended(delta.finish_reason.value, self._record, metrics)
-        return Piece(
-            run.index, output.choice, delta, run.prompt_logprobs, output.cumulative_logprob
-        )
+        likelihood = _likelihood(output, len(delta.tokens))
+        return Piece(run.index, output.choice, delta, run.prompt_logprobs, likelihood)
 
     def _first_token(self, now: float) -> None:
         """Of one prompt; the record keeps the first of all."""

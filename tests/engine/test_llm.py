@@ -104,6 +104,29 @@ def test_a_bad_prompt_is_refused_before_anything_runs(random: LLM) -> None:
         random.generate([[1], [2]], [GREEDY], progress=False)
 
 
+@pytest.mark.parametrize("token", [-1, 512, 2**63, 10**30, 1.5, True, "a", None])
+def test_a13_bad_ids_are_refused_by_name(random: LLM, token: object) -> None:
+    with pytest.raises(Refused) as error:
+        random.engine.add_request("bad", [1, token], GREEDY)  # type: ignore[list-item]
+    assert error.value.param == "prompt"
+    assert not random.engine.has_unfinished_requests()
+    random.engine.add_request("bad", [1, 2], GREEDY)  # the name is still free
+    random.engine.abort_request("bad")
+
+
+def test_prompts_of_two_kinds_are_refused(random: LLM) -> None:
+    for prompts in ([1, "a"], ["a", 1], [1, [2]]):
+        with pytest.raises(ParamError, match="prompts must be"):
+            random.generate(prompts, GREEDY, progress=False)  # type: ignore[arg-type]
+
+
+def test_one_stop_string_may_be_given_alone(chain: LLM) -> None:
+    """It is one string, not one a character."""
+    params = SamplingParams(temperature=0.0, max_tokens=12, stop=", w")  # type: ignore[arg-type]
+    answer = chain.generate("Hi", params, progress=False)[0].outputs[0]
+    assert (answer.text, answer.stop_reason) == ("Helo", ", w")
+
+
 def test_the_progress_bar_counts_prompts_and_tokens(
     chain: LLM, capsys: pytest.CaptureFixture[str]
 ) -> None:

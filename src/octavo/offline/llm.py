@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from octavo.core.params import SamplingParams
+from octavo.core.params import ParamError, SamplingParams
 from octavo.offline.llm_engine import LLMEngine
 from octavo.offline.outputs import RequestOutput
 from octavo.text.tokenizer import Tokenizer
@@ -107,9 +107,11 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt as a list of one. A flat list of ints is one prompt."""
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [[int(token) for token in prompts if isinstance(token, int)]]
-    return [prompt for prompt in prompts if not isinstance(prompt, int)]
+    ids = [prompt for prompt in prompts if isinstance(prompt, int)]
+    several = [prompt for prompt in prompts if not isinstance(prompt, int)]
+    if ids and several:
+        raise ParamError("prompts", "prompts must be one list of token ids, or texts and lists")
+    return [ids] if ids else several
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from octavo.core.params import ParamError, SamplingParams
 from octavo.core.request import Output, Submission
@@ -51,6 +52,8 @@ class LLMEngine:
             raise ParamError("request_id", f"request_id {request_id!r} is in use")
         if params is None:
             params = SamplingParams(**self.prepared.generation)
+        if isinstance(params.stop, str):  # as users of other engines write it
+            params = replace(params, stop=(params.stop,))
         text = prompt if isinstance(prompt, str) else None
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         submission = Submission(
@@ -61,9 +64,8 @@ class LLMEngine:
             time.monotonic(),
             priority,
         )
-        collector = Collector(submission, text, self.tokenizer)
-        self._core.add(submission)
-        self._collectors[request_id] = collector
+        self._core.add(submission)  # refuses what is not fit for anything that follows
+        self._collectors[request_id] = Collector(submission, text, self.tokenizer)
 
     def abort_request(self, request_id: str) -> None:
         """Forgets a request; unknown ids are ignored."""

@@ -173,7 +173,7 @@ inline V exp(V x) {
     const V t = bounded * V::set(1.44269504f);
     const V n = round(t);
     // The remainder in two parts of ln 2, so that no bits are lost for large |x|.
-    const V r = fma(n, V::set(1.42860677e-6f), fma(n, V::set(-0.693145752f), bounded));
+    const V r = fma(n, V::set(-1.42860677e-6f), fma(n, V::set(-0.693145752f), bounded));
     V p = V::set(1.3981999e-3f);
     p = fma(p, r, V::set(8.3334519e-3f));
     p = fma(p, r, V::set(4.1665795e-2f));

@@ -33,5 +33,6 @@ inline void require(bool good, const std::string& message) {
 
 void bind_norm(nb::module_& module);
 void bind_linear(nb::module_& module);
+void bind_sample(nb::module_& module);
 
 }  // namespace octavo

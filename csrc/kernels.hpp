@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rows.hpp"
+
 namespace octavo {
 
 struct Kernels {

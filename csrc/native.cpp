@@ -49,4 +49,5 @@ NB_MODULE(_native, module) {
         .def_prop_ro("threads", &Pool::threads);
     bind_norm(module);
     bind_linear(module);
+    bind_sample(module);
 }

@@ -3,7 +3,9 @@
 // standard library is compiled with instructions that the processor may lack and then shared.
 #include "../kernels.hpp"
 #include "linear_float.hpp"
+#include "act.hpp"
 #include "norm.hpp"
+#include "sample.hpp"
 
 #define OCTAVO_TEXT2(x) #x
 #define OCTAVO_TEXT(x) OCTAVO_TEXT2(x)
@@ -14,7 +16,6 @@ extern const Kernels table;
 const Kernels table = {
     .isa = OCTAVO_TEXT(OCTAVO_ISA),
     .vector = static_cast<int>(V::N),
-    .rms_norm = rms_norm,
     .linear_block = BLOCK,
     .bf16_inputs = sizeof(Bf16Weights::Input) == sizeof(std::uint16_t),
     .linear_f32 = linear_f32,
@@ -25,6 +26,16 @@ const Kernels table = {
     .unpack_bf16 = unpack_bf16,
     .floats_to_bf16 = floats_to_bf16,
     .bf16_to_floats = bf16_to_floats,
+    .norm = norm,
+    .act = act,
+    .add_scaled = add_scaled,
+    .scale = scale,
+    .peaks = peaks,
+    .collect = collect,
+    .count_above = count_above,
+    .weights = weights,
+    .log_sum = log_sum,
+    .race = race,
 };
 
 }  // namespace octavo::OCTAVO_ISA

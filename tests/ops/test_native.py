@@ -55,15 +55,19 @@ def test_the_extension_agrees_with_its_twin(kernels: Any) -> None:
     x = rng.normal(size=(7, 101)).astype(np.float32)
     weight = rng.normal(size=101).astype(np.float32)
     pool = kernels.Pool(2)
-    got = kernels.rms_norm(x, weight, 1e-5, pool)
+
+    def norm(x: np.ndarray, weight: np.ndarray) -> Any:
+        return kernels.norm(x, weight, "rms", 1e-5, 0.0, None, None, pool)[0]
+
+    got = norm(x, weight)
     twin, _ = ReferenceOps().norm(x, weight, NormSpec("rms", 1e-5))
     assert np.allclose(got, twin, atol=1e-6)
     for i in range(7):
-        assert (kernels.rms_norm(x[i : i + 1], weight, 1e-5, pool)[0] == got[i]).all()
+        assert (norm(x[i : i + 1], weight)[0] == got[i]).all()
     with pytest.raises(ValueError, match="9 values for rows of 101"):
-        kernels.rms_norm(x, weight[:9].copy(), 1e-5, pool)
+        norm(x, weight[:9].copy())
     with pytest.raises(TypeError):
-        kernels.rms_norm(x.astype(np.float64), weight, 1e-5, pool)
+        norm(x.astype(np.float64), weight)
 
 
 def test_every_instruction_set_that_runs_here_can_be_forced(kernels: Any) -> None:

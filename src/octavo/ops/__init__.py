@@ -18,6 +18,9 @@ from typing import Any, Protocol
 NONFINITE_LOGITS = "the logits are not finite"
 """`SampledRow.error` of a row with a NaN or +inf, or with nothing above -inf."""
 
+NOTHING_ALLOWED = "no token may be sampled: bans and mask exclude them all"
+"""`SampledRow.error` of a row whose bans and mask leave no token."""
+
 Array = Any
 Weight = Any
 Batch = Any

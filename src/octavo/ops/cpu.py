@@ -11,7 +11,7 @@ row-at-a-time mode, which keeps that promise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from octavo.ops import (
     SampleRow,
 )
 from octavo.ops.cpu_linear import pack_float
+from octavo.ops.cpu_sampling import sample_rows, score_rows
 from octavo.ops.native import load_native, native_reason
 from octavo.ops.packing import loss, packed_format
 from octavo.ops.reference import ReferenceOps
@@ -87,16 +88,20 @@ class CpuOps:
         residual: Floats | None = None,
         bias: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        return self._twin.norm(x, weight, spec, residual, bias)
+        added = None if residual is None else _dense(residual)
+        normed, total = self._native.norm(
+            _dense(x), weight, spec.kind, spec.eps, spec.weight_offset, added, bias, self._pool
+        )
+        return normed, x if residual is None else total
 
     def act(self, x: Floats, kind: str) -> Floats:
-        return self._twin.act(x, kind)
+        return cast(Floats, self._native.act(_dense(x), kind, self._pool))
 
     def add(self, x: Floats, y: Floats, scale: float = 1.0) -> Floats:
-        return self._twin.add(x, y, scale)
+        return cast(Floats, self._native.add(_dense(x), _dense(y), scale, self._pool))
 
     def scale(self, x: Floats, factor: float) -> Floats:
-        return self._twin.scale(x, factor)
+        return cast(Floats, self._native.scale(_dense(x), factor, self._pool))
 
     # The batch, the cache, attention
 
@@ -130,7 +135,12 @@ class CpuOps:
     # From logits to tokens
 
     def sample(self, logits: Floats, rows: Sequence[SampleRow]) -> list[SampledRow]:
-        return self._twin.sample(logits, rows)
+        return sample_rows(self._native, self._pool, logits, rows)
 
     def score(self, logits: Floats, targets: Sequence[int], top: int) -> list[SampledRow]:
-        return self._twin.score(logits, targets, top)
+        return score_rows(self._native, self._pool, logits, targets, top)
+
+
+def _dense(x: Floats) -> Floats:
+    """`x` itself where its rows follow one another, as they nearly always do."""
+    return np.ascontiguousarray(x)

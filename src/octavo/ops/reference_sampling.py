@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.ops import NONFINITE_LOGITS, SampledRow, SampleRow
+from octavo.ops import NONFINITE_LOGITS, NOTHING_ALLOWED, SampledRow, SampleRow
 from octavo.ops.noise import exponential
 
 LOGPROB_FLOOR = -9999.0
@@ -75,7 +75,7 @@ def _sample(logits: Floats, row: SampleRow) -> SampledRow:
     if adjusted[best] == np.inf:  # a penalty can overflow
         return SampledRow(-1, error=NONFINITE_LOGITS)
     if adjusted[best] == -np.inf:
-        return SampledRow(-1, error="no token may be sampled: bans and mask exclude them all")
+        return SampledRow(-1, error=NOTHING_ALLOWED)
     greedy = row.temperature == 0.0 or row.top_k == 1 or row.top_p == 0.0
     token = best if greedy else _draw(adjusted, adjusted[best], row)
     return SampledRow(token) if row.top is None else _describe(logits, token, row.top)

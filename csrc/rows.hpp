@@ -1,0 +1,31 @@
+// What the row-wise kernels are told, as plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+// A norm of rows of `width`. `bias` may be null; `offset` is added to every weight.
+struct Norm {
+    const float* weight;
+    const float* bias;
+    std::size_t width;
+    float eps;
+    float offset;
+    bool centred;  // layer norm: the mean is taken off first
+};
+
+enum class Activation { silu, gelu, gelu_tanh, relu };
+
+// Vectors in a chunk of the kernel `peaks`.
+constexpr std::size_t PEAK_VECTORS = 64;
+
+// What a token's noise depends on besides its id.
+struct RaceKey {
+    std::uint64_t seed;
+    std::uint64_t choice;
+    std::uint64_t position;
+};
+
+}  // namespace octavo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,18 @@ def test_b07_gguf_rope_that_is_unknown_is_refused_by_name(tmp_path: Path) -> Non
     path = quantized("llama_tied_yarn_f16", tmp_path / "m.gguf", Type.F32, metadata=metadata)
     with pytest.raises(ModelError, match="'foo' is unknown"):
         inspect(path)
+
+
+@pytest.mark.parametrize(
+    "key", ["block_count", "embedding_length", "attention.head_count", "attention.key_length"]
+)
+def test_e05_absurd_sizes_are_refused_before_anything_is_built(key: str, tmp_path: Path) -> None:
+    metadata = {f"llama.{key}": 2**31 - 2}
+    path = quantized("llama_tied_yarn_f16", tmp_path / "m.gguf", Type.F32, metadata=metadata)
+    begin = time.monotonic()
+    with pytest.raises(ModelError, match="214748364|34359738336"):
+        inspect(path)
+    assert time.monotonic() - begin < 2
 
 
 def test_e05_missing_extra_and_misshapen_tensors_are_one_error(tmp_path: Path) -> None:

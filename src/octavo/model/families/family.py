@@ -54,6 +54,10 @@ ACTIVATIONS = {
     "relu": "relu_gated",
 }
 
+MAX_LAYERS = 4096
+MAX_HEAD_DIM = 1 << 16
+"""Both far beyond any model: what exceeds them is damaged or hostile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -96,13 +100,15 @@ def read_llama_like(
     kv_heads = fields.size("num_key_value_heads", heads)
     if heads % kv_heads:
         raise fields.bad("num_key_value_heads", kv_heads, f"a divisor of {heads} attention heads")
-    head_dim = fields.optional_size("head_dim")
+    head_dim = fields.optional_size("head_dim", MAX_HEAD_DIM)
     if head_dim is None:
         if hidden % heads:
             raise fields.bad("hidden_size", hidden, f"a multiple of {heads} attention heads")
         head_dim = hidden // heads
+        if head_dim > MAX_HEAD_DIM:
+            raise fields.bad("hidden_size", hidden, f"{MAX_HEAD_DIM} dimensions a head at most")
     rope = _rope(fields, head_dim, divisors)
-    layers = fields.size("num_hidden_layers")
+    layers = fields.size("num_hidden_layers", limit=MAX_LAYERS)
     activation = fields.text("hidden_act", "silu")
     if activation not in ACTIVATIONS:
         raise fields.bad("hidden_act", activation, f"one of {', '.join(ACTIVATIONS)}")

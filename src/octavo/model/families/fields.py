@@ -24,15 +24,16 @@ class Fields:
     values: Mapping[str, Any]
     origin: str
 
-    def size(self, key: str, default: int | None = _REQUIRED) -> int:
-        """A positive integer."""
+    def size(self, key: str, default: int | None = _REQUIRED, limit: int = _LARGEST) -> int:
+        """A positive integer. `limit` bounds what is built of that size before the tensors are
+        looked at: a file may say anything."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _LARGEST:
-            raise self.bad(key, value, "a positive integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= limit:
+            raise self.bad(key, value, f"a positive integer, at most {limit}")
         return value
 
-    def optional_size(self, key: str) -> int | None:
-        return None if self.values.get(key) is None else self.size(key)
+    def optional_size(self, key: str, limit: int = _LARGEST) -> int | None:
+        return None if self.values.get(key) is None else self.size(key, limit=limit)
 
     def number(self, key: str, default: float = _REQUIRED) -> float:
         """A positive number."""

@@ -124,6 +124,24 @@ async def test_d01a_budget_spent_fails_everything(start_engine) -> None:
         await engine.control("stats")
 
 
+async def test_a_failure_of_the_supervision_itself_fails_everything(
+    start_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never a state "restarting" for ever."""
+    engine = await start_engine(engine_config())
+    stream = engine.submit(submission("r", [3], max_tokens=100_000))
+    await anext(stream)
+
+    def broken(ending: object) -> None:
+        raise RuntimeError("a fault of our own")
+
+    monkeypatch.setattr(engine, "_note_crash", broken)
+    os.kill(engine.pid, signal.SIGKILL)
+    merged = await collect(stream)
+    assert merged[0].error_code == "engine_failed" and "a fault of our own" in merged[0].error
+    assert engine.failed.is_set() and not engine.health().ok
+
+
 async def test_an_engine_that_does_not_load_again_spends_the_budget(
     start_engine, tmp_path: Path
 ) -> None:

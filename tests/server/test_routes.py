@@ -414,6 +414,8 @@ def test_models_and_unknown_routes(server: LiveServer) -> None:
         server.post("/v1/completions/", {"prompt": "x"}),
     ):
         assert answer.status == 404 and answer.error["message"]
+    for named in ({}, {"model": None}, {"model": ""}, {"model": "tiny"}):
+        assert server.post("/v1/completions", {"prompt": "x", **named}).status == 200, named
     wrong = server.get("/v1/completions")
     assert wrong.status == 405 and wrong.headers["allow"] == "POST" and wrong.error["message"]
 

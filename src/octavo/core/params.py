@@ -92,7 +92,7 @@ class SamplingParams:
         _integer("top_k", self.top_k, -1, None)
         _number("top_p", self.top_p, 0.0, 1.0)
         _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if self.seed is not None:
@@ -116,6 +116,8 @@ class SamplingParams:
         self._validate_bias(vocab_size, caps)
 
     def _validate_stops(self, vocab_size: int, caps: Caps) -> None:
+        if isinstance(self.stop, str):
+            raise ParamError("stop", "stop must be a tuple of strings, not one string")
         if len(self.stop) > caps.max_stop:
             raise ParamError(
                 "stop", f"stop has {len(self.stop)} strings; the limit is {caps.max_stop}"
@@ -167,9 +169,8 @@ def _integer(name: str, value: object, low: int, high: int | None) -> None:
         raise ParamError(name, f"{name} is {value!r:.40}; it must be {limit}")
 
 
-def _number(name: str, value: object, low: float, high: float, open_low: bool = False) -> None:
+def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ParamError(name, f"{name} must be a number, not {value!r:.40}")
-    if not math.isfinite(value) or value < low or value > high or (open_low and value == low):
-        limit = f"above {low} and at most {high}" if open_low else f"between {low} and {high}"
-        raise ParamError(name, f"{name} is {value!r:.40}; it must be {limit}")
+    if not math.isfinite(value) or value < low or value > high:
+        raise ParamError(name, f"{name} is {value!r:.40}; it must be between {low} and {high}")

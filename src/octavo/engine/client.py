@@ -254,7 +254,15 @@ class AsyncEngine:
         self._book.resubmit()
 
     async def _supervise(self, session: EngineSession) -> None:
-        """Replaces the process whenever it dies, as long as the budget lasts."""
+        try:
+            await self._replace(session)
+        except Exception as error:
+            # Nobody else would notice that nobody watches any more.
+            log.exception("the supervision of the engine failed")
+            self._fail(f"the supervision of the engine failed: {error!r}")
+
+    async def _replace(self, session: EngineSession) -> None:
+        """A new process whenever one dies, as long as the budget lasts."""
         while True:
             await session.closed.wait()
             self._session = None

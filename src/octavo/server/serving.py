@@ -95,8 +95,9 @@ class Serving:
             )
 
     def check_model(self, name: str | None) -> None:
-        """Raise ApiError(404) for a name that is not served; no name is the one model."""
-        if name is not None and name not in self.names:
+        """Raise ApiError(404) for a name that is not served; no name (or an empty one) is the
+        one model."""
+        if name and name not in self.names:
             raise ApiError(
                 404,
                 f"The model {name!r:.80} does not exist; this server has {self.names[0]!r}.",

@@ -31,6 +31,7 @@ inline void require(bool good, const std::string& message) {
     if (!good) throw std::invalid_argument(message);
 }
 
+void bind_codes(nb::module_& module);
 void bind_norm(nb::module_& module);
 void bind_linear(nb::module_& module);
 void bind_sample(nb::module_& module);

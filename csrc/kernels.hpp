@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "rows.hpp"
+#include "kernels/code_types.hpp"
 
 namespace octavo {
 

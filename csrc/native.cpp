@@ -47,6 +47,7 @@ NB_MODULE(_native, module) {
     nb::class_<Pool>(module, "Pool", "Threads that share the pieces of a kernel.")
         .def(nb::init<int>(), nb::arg("threads"))
         .def_prop_ro("threads", &Pool::threads);
+    bind_codes(module);
     bind_norm(module);
     bind_linear(module);
     bind_sample(module);

@@ -4,6 +4,8 @@
 #include "../kernels.hpp"
 #include "linear_float.hpp"
 #include "act.hpp"
+#include "code_rows.hpp"
+#include "linear_codes.hpp"
 #include "norm.hpp"
 #include "sample.hpp"
 
@@ -36,6 +38,12 @@ const Kernels table = {
     .weights = weights,
     .log_sum = log_sum,
     .race = race,
+    .code_block = static_cast<int>(CODE_BLOCK),
+    .code_tile = CODE_TILE,
+    .code_wide = code_wide,
+    .quantize_row = quantize_row,
+    .dequantize_row = dequantize_row,
+    .linear_codes = linear_codes,
 };
 
 }  // namespace octavo::OCTAVO_ISA

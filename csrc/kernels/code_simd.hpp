@@ -1,0 +1,210 @@
+// Dot products of unsigned weight codes with signed activation codes, four inputs to a lane.
+//
+// Owns: the step that differs between instruction sets. `Dot<kind>` gives
+//   Weights, Inputs   one vector of codes; the four codes of one row, broadcast
+//   Partial, RUN      a running sum, and how many steps of four inputs it may take before `end`
+//   STEP              bytes of a row's four activation codes
+//   AT_ONCE           output vectors that are worked on together, as the registers allow
+// Does not know: scales, layouts beyond one vector. All sums of integers are exact.
+#pragma once
+
+#include "code_types.hpp"
+#include "half.hpp"
+#include "simd.hpp"
+
+namespace octavo::OCTAVO_ISA {
+
+constexpr bool is_nibble(CodeKind kind) { return kind == NIBBLE || kind == NIBBLE_TABLE; }
+
+#if defined(__AVX512VNNI__)
+
+constexpr int CODE_VECTORS = 4;
+
+using Ints = __m512i;
+inline Ints ints_zero() { return _mm512_setzero_si512(); }
+inline Ints ints_set(std::int32_t x) { return _mm512_set1_epi32(x); }
+inline V to_float(Ints a) { return {_mm512_cvtepi32_ps(a)}; }
+inline V load_half(const void* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+
+// The codes of step `step` (of four inputs) of output vector `j`.
+template <CodeKind kind>
+inline Ints fetch(const std::uint8_t* codes, int step, int j, const std::uint8_t* table) {
+    if constexpr (!is_nibble(kind)) return _mm512_loadu_si512(codes + (step * CODE_VECTORS + j) * 64);
+    const Ints low = _mm512_set1_epi8(15);
+    Ints both = _mm512_loadu_si512(codes + (step / 2 * CODE_VECTORS + j) * 64);
+    if (step % 2) both = _mm512_srli_epi16(both, 4);
+    const Ints codes4 = _mm512_and_si512(both, low);
+    if constexpr (kind == NIBBLE) return codes4;
+    const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), codes4);
+}
+
+template <CodeKind kind>
+struct Dot {
+    using Weights = Ints;
+    using Inputs = Ints;
+    using Partial = Ints;
+    static constexpr int RUN = 8;
+    static constexpr int STEP = 4;
+    static constexpr int AT_ONCE = CODE_VECTORS;
+
+    static Weights widen(Ints codes) { return codes; }
+    static Inputs broadcast(const std::uint8_t* p) {
+        std::int32_t four;
+        std::memcpy(&four, p, sizeof four);
+        return _mm512_set1_epi32(four);
+    }
+    static Partial begin(Ints sum) { return sum; }
+    static Partial add(Partial p, Weights w, Inputs a) { return _mm512_dpbusd_epi32(p, w, a); }
+    static Ints end(Ints, Partial p) { return p; }
+};
+
+#elif defined(__AVX2__)
+
+constexpr int CODE_VECTORS = 2;
+
+using Ints = __m256i;
+inline Ints ints_zero() { return _mm256_setzero_si256(); }
+inline Ints ints_set(std::int32_t x) { return _mm256_set1_epi32(x); }
+inline V to_float(Ints a) { return {_mm256_cvtepi32_ps(a)}; }
+inline V load_half(const void* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+
+template <CodeKind kind>
+inline Ints fetch(const std::uint8_t* codes, int step, int j, const std::uint8_t* table) {
+    const int at = is_nibble(kind) ? step / 2 : step;
+    Ints both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + (at * CODE_VECTORS + j) * 32));
+    if constexpr (!is_nibble(kind)) return both;
+    if (step % 2) both = _mm256_srli_epi16(both, 4);
+    const Ints codes4 = _mm256_and_si256(both, _mm256_set1_epi8(15));
+    if constexpr (kind == NIBBLE) return codes4;
+    const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes4);
+}
+
+inline Ints broadcast4(const std::uint8_t* p) {
+    std::int32_t four;
+    std::memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+// Codes up to 15, 31 or 63: a pair of products is at most 2 * code * 127, and eight, four or two
+// such pairs fit 16 bits (30,480, 31,496 and 32,004 of 32,767).
+template <CodeKind kind>
+struct Dot {
+    using Weights = Ints;
+    using Inputs = Ints;
+    using Partial = Ints;
+    static constexpr int RUN = kind == NIBBLE ? 8 : kind == BYTE_TO_31 ? 4 : 2;
+    static constexpr int STEP = 4;
+    static constexpr int AT_ONCE = kind == NIBBLE ? CODE_VECTORS : 1;
+
+    static Weights widen(Ints codes) { return codes; }
+    static Inputs broadcast(const std::uint8_t* p) { return broadcast4(p); }
+    static Partial begin(Ints) { return _mm256_setzero_si256(); }
+    static Partial add(Partial p, Weights w, Inputs a) {
+        return _mm256_add_epi16(p, _mm256_maddubs_epi16(w, a));
+    }
+    static Ints end(Ints sum, Partial p) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
+    }
+};
+
+// Codes of all 8 bits: one pair alone could overflow 16 bits, so both sides are widened to them, the
+// weights once for all rows. Even and odd inputs apart, which needs no moves between lanes.
+struct WideDot {
+    struct Weights {
+        Ints even, odd;
+    };
+    using Inputs = Weights;
+    using Partial = Ints;
+    static constexpr int RUN = 8;
+    static constexpr int STEP = 8;
+    static constexpr int AT_ONCE = CODE_VECTORS;
+
+    static Weights widen(Ints codes) {
+        return {_mm256_and_si256(codes, _mm256_set1_epi16(255)), _mm256_srli_epi16(codes, 8)};
+    }
+    static Inputs broadcast(const std::uint8_t* p) { return {broadcast4(p), broadcast4(p + 4)}; }
+    static Partial begin(Ints sum) { return sum; }
+    static Partial add(Partial p, const Weights& w, const Inputs& a) {
+        p = _mm256_add_epi32(p, _mm256_madd_epi16(w.even, a.even));
+        return _mm256_add_epi32(p, _mm256_madd_epi16(w.odd, a.odd));
+    }
+    static Ints end(Ints, Partial p) { return p; }
+};
+template <>
+struct Dot<NIBBLE_TABLE> : WideDot {};
+template <>
+struct Dot<BYTE> : WideDot {};
+
+#else
+
+constexpr int CODE_VECTORS = 2;
+
+struct Ints {
+    std::int32_t v[V::N];
+};
+inline Ints ints_set(std::int32_t x) {
+    Ints r;
+    for (std::size_t i = 0; i < V::N; ++i) r.v[i] = x;
+    return r;
+}
+inline Ints ints_zero() { return ints_set(0); }
+inline V to_float(const Ints& a) {
+    return V::each([&](std::size_t i) { return static_cast<float>(a.v[i]); });
+}
+inline V load_half(const void* p) {
+    std::uint16_t halves[V::N];
+    std::memcpy(halves, p, sizeof halves);
+    return V::each([&](std::size_t i) { return half_to_float(halves[i]); });
+}
+
+struct Codes {
+    std::uint8_t v[4 * V::N];
+};
+
+template <CodeKind kind>
+inline Codes fetch(const std::uint8_t* codes, int step, int j, const std::uint8_t* table) {
+    const int at = is_nibble(kind) ? step / 2 : step;
+    Codes r;
+    std::memcpy(r.v, codes + (at * CODE_VECTORS + j) * sizeof r.v, sizeof r.v);
+    if (is_nibble(kind))
+        for (std::uint8_t& code : r.v) code = step % 2 ? code >> 4 : code & 15;
+    if (kind == NIBBLE_TABLE)
+        for (std::uint8_t& code : r.v) code = table[code];
+    return r;
+}
+
+template <CodeKind kind>
+struct Dot {
+    using Weights = Codes;
+    struct Inputs {
+        std::int8_t v[4];
+    };
+    using Partial = Ints;
+    static constexpr int RUN = 8;
+    static constexpr int STEP = 4;
+    static constexpr int AT_ONCE = CODE_VECTORS;
+
+    static const Weights& widen(const Codes& codes) { return codes; }
+    static Inputs broadcast(const std::uint8_t* p) {
+        Inputs a;
+        std::memcpy(a.v, p, sizeof a.v);
+        return a;
+    }
+    static Partial begin(const Ints& sum) { return sum; }
+    static Partial add(Partial p, const Weights& w, const Inputs& a) {
+        for (std::size_t i = 0; i < V::N; ++i)
+            for (std::size_t t = 0; t < 4; ++t) p.v[i] += w.v[4 * i + t] * a.v[t];
+        return p;
+    }
+    static Ints end(const Ints&, const Partial& p) { return p; }
+};
+
+#endif
+
+}  // namespace octavo::OCTAVO_ISA

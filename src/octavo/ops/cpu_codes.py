@@ -1,0 +1,161 @@
+"""Weights as codes of 4 or 8 bits, multiplied by integer dot products.
+
+Owns: which formats are kept as codes, packing them, and rounding float weights to codes.
+Does not know: files, models, how a product is computed (csrc/kernels/linear_codes.hpp).
+
+GGUF's Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K and IQ4_NL are repacked as they are: every
+weight keeps its float32 value to the last bit. Codes of five and six bits are held in eight, and
+the K types' scales, products of a float16 and a whole number, in float32; all other scales stay
+float16. The inexact part is the activations: a product rounds them to int8 in groups of 32 (by the
+whole row for "int8"), with scale max|x| / 127.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.ops import RawWeight
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+QUANTIZE = ("none", "int8", "int4")
+"""What float weights may be rounded to at load."""
+
+FORMATS = frozenset(
+    f"gguf:{kind}"
+    for kind in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
+)
+_FLOATS = frozenset({"f32", "f16", "bf16"})
+
+GROUP = 32
+"""Inputs that share a scale and a minimum in "int4"."""
+
+_PIECE = 1 << 18
+"""Weights that are worked on at once: they stay in the processor's cache."""
+
+
+def holds(weight_format: str, quantize: str = "none") -> bool:
+    """Whether weights of `weight_format` are packed as codes."""
+    return _packed_format(weight_format, quantize) is not None
+
+
+def _packed_format(weight_format: str, quantize: str) -> str | None:
+    if weight_format in FORMATS:
+        return weight_format.removeprefix("gguf:")
+    return quantize if weight_format in _FLOATS and quantize != "none" else None
+
+
+@dataclass(slots=True)
+class CodeWeight:
+    """Matrices stacked along their outputs, each of one format; `bias` (outputs,) or None."""
+
+    parts: list[Any]
+    bias: Floats | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(part.nbytes) for part in self.parts)
+
+
+def pack(
+    native: Any, weights: Sequence[RawWeight], bias: Floats | None, quantize: str = "none"
+) -> CodeWeight:
+    """`weights` (all with formats that `holds`) stacked along their outputs; neighbours of one
+    format become one matrix. Raises ValueError where inputs differ or do not suit the format."""
+    runs: list[tuple[str, list[RawWeight]]] = []
+    for weight in weights:
+        name = _packed_format(weight.format, quantize)
+        if name is None:
+            raise ValueError(f"{weight.name}: {weight.format} weights are not kept as codes")
+        if runs and runs[-1][0] == name:
+            runs[-1][1].append(weight)
+        else:
+            runs.append((name, [weight]))
+    return CodeWeight([_matrix(native, name, run) for name, run in runs], bias)
+
+
+def _matrix(native: Any, name: str, weights: list[RawWeight]) -> Any:
+    outputs, inputs = sum(w.shape[0] for w in weights), weights[0].shape[1]
+    matrix = native.CodeMatrix(name, outputs, inputs)
+    step = max(1, _PIECE // inputs)
+    first = 0
+    for weight in weights:
+        if weight.shape[1] != inputs:
+            shapes = ", ".join(f"{w.name} {w.shape}" for w in weights)
+            raise ValueError(f"weights to be fused differ in their inputs: {shapes}")
+        if name not in QUANTIZE:
+            matrix.put_source(first, np.ascontiguousarray(weight.data, np.uint8))
+        else:
+            rounded = quantize_int8 if name == "int8" else quantize_int4
+            for begin in range(0, weight.shape[0], step):
+                rows = _floats(weight.format, weight.data[begin : begin + step])
+                matrix.put_codes(first + begin, *rounded(rows))
+        first += weight.shape[0]
+    return matrix
+
+
+def _floats(weight_format: str, rows: Any) -> Floats:
+    if weight_format == "bf16":
+        return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
+    return np.ascontiguousarray(rows, np.float32)
+
+
+def quantize_int8(rows: Floats) -> tuple[Bytes, Floats]:
+    """(outputs, inputs) -> codes, 128 standing for 0, and scales (outputs, 1): a channel's largest
+    magnitude becomes 127. A weight is (code - 128) * scale. Raises ValueError for values that are
+    not finite."""
+    largest = np.maximum(rows.max(axis=1), -rows.min(axis=1))[:, None]
+    if not np.isfinite(largest).all():
+        raise ValueError("weights that are not finite cannot be quantised")
+    scales = largest / np.float32(127)
+    codes = rows * _inverse(scales)
+    np.rint(codes, out=codes)
+    return (codes + np.float32(128)).astype(np.uint8), scales
+
+
+def quantize_int4(rows: Floats) -> tuple[Bytes, Floats, Floats]:
+    """(outputs, inputs) -> codes below 16, scales and minima (outputs, groups of 32; the last may
+    be short). A weight is code * scale + minimum. Scales and minima are float16 values. Raises
+    ValueError for values that are not finite or beyond float16."""
+    outputs, inputs = rows.shape
+    groups = -(-inputs // GROUP)
+    if inputs % GROUP:  # the last value again: it moves no bound
+        rows = np.pad(rows, ((0, 0), (0, groups * GROUP - inputs)), mode="edge")
+    blocks = rows.reshape(outputs, groups, GROUP)
+    low = blocks.min(axis=2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        minima = low.astype(np.float16).astype(np.float32)
+        scales = ((blocks.max(axis=2) - low) / np.float32(15)).astype(np.float16)
+    scales = scales.astype(np.float32)
+    if not (np.isfinite(minima).all() and np.isfinite(scales).all()):
+        raise ValueError("weights that are not finite, or beyond float16, cannot be quantised")
+    codes = (blocks - minima[..., None]) * _inverse(scales)[..., None]
+    np.rint(codes, out=codes)
+    np.clip(codes, 0, 15, out=codes)
+    flat = codes.astype(np.uint8).reshape(outputs, -1)[:, :inputs]
+    return np.ascontiguousarray(flat), scales, minima
+
+
+def _inverse(scales: Floats) -> Floats:
+    """1 / scales, and 0 where that is not finite: all values there round to 0."""
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(1) / scales
+    return np.where(np.isfinite(inverse), inverse, np.float32(0))
+
+
+def linear(native: Any, pool: Any, x: Floats, weight: CodeWeight) -> Floats:
+    """(rows, inputs) -> (rows, outputs), bias included."""
+    out: Floats = native.linear_codes(np.ascontiguousarray(x), weight.parts, weight.bias, pool)
+    return out
+
+
+def embed(pool: Any, ids: NDArray[np.int64], table: CodeWeight) -> Floats:
+    """The rows `ids` of a table of one format, as float32: (ids, inputs)."""
+    out: Floats = table.parts[0].rows(ids, pool)
+    return out

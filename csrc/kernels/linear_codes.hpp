@@ -10,7 +10,7 @@ namespace octavo::OCTAVO_ISA {
 
 constexpr int CODE_TILE = 4;
 constexpr std::size_t CODE_BLOCK = CODE_VECTORS * V::N;
-constexpr int AHEAD = 1536;  // bytes that are asked for before they are needed
+constexpr int CODES_AHEAD = 1536;  // bytes that are asked for before they are needed
 
 // Adds `span` inputs' products of output vectors j .. j + Dot::AT_ONCE to `sum`.
 template <CodeKind kind, int rows, int span>
@@ -71,7 +71,7 @@ void grouped_tile(const CodeLayout& layout, const std::uint8_t* block, const Cod
         for (int j = 0; j < CODE_VECTORS; ++j) total[r][j] = V::zero();
     const std::size_t groups = layout.inputs / span;
     for (std::size_t g = 0; g < groups; ++g, block += record) {
-        for (std::size_t at = 0; at < record; at += 64) __builtin_prefetch(block + AHEAD + at);
+        for (std::size_t at = 0; at < record; at += 64) __builtin_prefetch(block + CODES_AHEAD + at);
         const std::uint8_t* inputs = a.codes + g * (span / 4) * rows * D::STEP;
         const float* scales = a.scales + g * span / 32 * rows;
         for (int j = 0; j < CODE_VECTORS; j += D::AT_ONCE) {
@@ -107,7 +107,7 @@ void channel_tile(const CodeLayout& layout, const std::uint8_t* block, const Cod
         for (int j = 0; j < CODE_VECTORS; ++j) sum[r][j] = ints_set(a.offsets[r]);
     const std::uint8_t* inputs = a.codes;
     for (std::size_t at = 0; at < layout.inputs; at += 32, block += record) {
-        for (std::size_t line = 0; line < record; line += 64) __builtin_prefetch(block + AHEAD + line);
+        for (std::size_t line = 0; line < record; line += 64) __builtin_prefetch(block + CODES_AHEAD + line);
         add_span<BYTE, rows, 32>(block, inputs, layout.table, 0, sum);
         inputs += 8 * rows * D::STEP;
     }

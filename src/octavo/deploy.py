@@ -176,6 +176,7 @@ def _engine_config(
         scheduling_policy=options.scheduling_policy,
         enable_prefix_caching=options.enable_prefix_caching,
         dtype=options.dtype,
+        quantize=options.quantize,
         backend=options.backend,
         threads=threads,
         row_at_a_time=options.row_at_a_time,

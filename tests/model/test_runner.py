@@ -30,6 +30,7 @@ def config(path: Path, **fields: object) -> SimpleNamespace:
         "dtype": "auto",
         "backend": "auto",
         "threads": 1,
+        "quantize": "none",
         "row_at_a_time": False,
     }
     return SimpleNamespace(**{**plain, **fields})

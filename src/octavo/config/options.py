@@ -90,6 +90,13 @@ class Options:
     dtype: str = option(
         Text(("auto", "float32")), "auto", MODEL, "The type of weights and activations."
     )
+    quantize: str = option(
+        Text(("none", "int8", "int4")),
+        "none",
+        MODEL,
+        "What weights of plain floats are rounded to at load; int8: a scale for each output, "
+        "int4: a scale and a minimum for 32 inputs.",
+    )
     offline: bool = option(
         Flag(), False, MODEL, "Never use the network; fail if a file is missing."
     )

@@ -35,6 +35,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     scheduling_policy: str = "fcfs"
     enable_prefix_caching: bool = True
     dtype: str = "auto"
+    quantize: str = "none"
     backend: str = "auto"
     threads: int = 1
     row_at_a_time: bool = False

@@ -36,6 +36,8 @@ class LoadConfig(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
+    def quantize(self) -> str: ...
+    @property
     def backend(self) -> str: ...
     @property
     def threads(self) -> int: ...
@@ -65,9 +67,16 @@ def load(config: LoadConfig) -> Loaded:
             f"Use --dtype auto or --dtype {COMPUTE_DTYPE}.",
         )
     try:
-        ops = select_ops(config.backend, threads=config.threads, row_at_a_time=config.row_at_a_time)
+        ops = select_ops(
+            config.backend,
+            threads=config.threads,
+            row_at_a_time=config.row_at_a_time,
+            quantize=config.quantize,
+        )
     except ValueError as error:
-        raise ModelError(str(error), "unknown_backend", "Use --backend auto.") from error
+        raise ModelError(
+            str(error), "unknown_backend", "Use --backend auto and --quantize none."
+        ) from error
     opened = open_model(config.model, config.max_model_len)
     try:
         print_of = fingerprint(

@@ -11,6 +11,7 @@ row-at-a-time mode, which keeps that promise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -26,28 +27,46 @@ from octavo.ops import (
     SampledRow,
     SampleRow,
 )
+from octavo.ops.cpu_codes import pack as pack_codes
 from octavo.ops.cpu_linear import pack_float
 from octavo.ops.cpu_sampling import sample_rows, score_rows
 from octavo.ops.native import load_native, native_reason
-from octavo.ops.packing import loss, packed_format
+from octavo.ops.packing import QUANTIZE, code_format, loss, packed_format
 from octavo.ops.reference import ReferenceOps
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Stack:
+    """Weights of different families, one after the other along their outputs."""
+
+    parts: list[Any]
+
+    def linear(self, x: Floats, pool: Any) -> Floats:
+        return np.concatenate([part.linear(x, pool) for part in self.parts], axis=1)
 
 
 class CpuOps:
     """Implements `octavo.ops.Ops`. Raises RuntimeError where the kernels are not installed.
 
     `dtype` says how weights are packed (`packing.packed_format`): "auto", "bfloat16" or "float32".
+    `quantize` says what plain floats are rounded to: "none", "int8" (a scale for each output,
+    activations by the token) or "int4" (a scale and a minimum for 32 inputs).
     """
 
     name = "cpu"
 
-    def __init__(self, *, threads: int = 1, dtype: str = "auto") -> None:
+    def __init__(self, *, threads: int = 1, dtype: str = "auto", quantize: str = "none") -> None:
         native, _ = load_native()
         if native is None:
             raise RuntimeError(native_reason())
+        if quantize not in QUANTIZE:
+            raise ValueError(f"quantize is {quantize!r}; it must be one of {', '.join(QUANTIZE)}")
+        if quantize != "none" and dtype != "auto":
+            raise ValueError(f"quantize {quantize} goes with dtype auto, not {dtype}")
         self.dtype = dtype
+        self.quantize = quantize
         self.notes: list[str] = []
         self._native = native
         self._pool = native.Pool(threads)
@@ -55,17 +74,27 @@ class CpuOps:
 
     @property
     def identity(self) -> str:
-        return f"cpu:1 isa:{self._native.build_info()['isa']} dtype:{self.dtype}"
+        isa = self._native.build_info()["isa"]
+        return f"cpu:1 isa:{isa} dtype:{self.dtype} quantize:{self.quantize}"
 
     # Weights and products
 
     def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Any:
+        """Floats and codes that are to be stacked are packed apart; each part has its own bias."""
+        codes = [code_format(w.format, self.dtype, self.quantize) for w in weights]
+        if len({code is None for code in codes}) > 1:
+            biases = [[b] for b in bias] or [[]] * len(weights)
+            return Stack([self.pack([w], b) for w, b in zip(weights, biases, strict=True)])
         kind = packed_format([weight.format for weight in weights], self.dtype)
-        for weight in weights:
-            note = loss(weight.format, kind)
-            if note is not None and note not in self.notes:
-                self.notes.append(note)
-        return pack_float(self._native, weights, bias, kind)
+        for weight, code in zip(weights, codes, strict=True):
+            self._note(loss(weight.format, code or kind))
+        if codes[0] is None:
+            return pack_float(self._native, weights, bias, kind)
+        return pack_codes(self._native, weights, bias, self.quantize)
+
+    def _note(self, note: str | None) -> None:
+        if note is not None and note not in self.notes:
+            self.notes.append(note)
 
     def vector(self, weight: RawWeight) -> Floats:
         return self._twin.vector(weight)

@@ -20,35 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.ops import RawWeight
+from octavo.ops.packing import CODE_FORMATS, code_format
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-
-QUANTIZE = ("none", "int8", "int4")
-"""What float weights may be rounded to at load."""
-
-FORMATS = frozenset(
-    f"gguf:{kind}"
-    for kind in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
-)
-_FLOATS = frozenset({"f32", "f16", "bf16"})
 
 GROUP = 32
 """Inputs that share a scale and a minimum in "int4"."""
 
 _PIECE = 1 << 18
 """Weights that are worked on at once: they stay in the processor's cache."""
-
-
-def holds(weight_format: str, quantize: str = "none") -> bool:
-    """Whether weights of `weight_format` are packed as codes."""
-    return _packed_format(weight_format, quantize) is not None
-
-
-def _packed_format(weight_format: str, quantize: str) -> str | None:
-    if weight_format in FORMATS:
-        return weight_format.removeprefix("gguf:")
-    return quantize if weight_format in _FLOATS and quantize != "none" else None
 
 
 @dataclass(slots=True)
@@ -58,26 +39,52 @@ class CodeWeight:
     parts: list[Any]
     bias: Floats | None
 
+    native: Any
+
     @property
     def nbytes(self) -> int:
         return sum(int(part.nbytes) for part in self.parts)
 
+    def linear(self, x: Floats, pool: Any) -> Floats:
+        """(rows, inputs) -> (rows, outputs), bias included."""
+        out: Floats = self.native.linear_codes(np.ascontiguousarray(x), self.parts, self.bias, pool)
+        return out
+
+    def embed(self, ids: NDArray[np.int64], pool: Any) -> Floats:
+        """The rows `ids` as float32 (ids, inputs). Raises ValueError for a table of several
+        formats and for ids outside it."""
+        if len(self.parts) != 1:
+            raise ValueError("a table of embeddings must have one format")
+        out: Floats = self.parts[0].rows(ids, pool)
+        return out
+
 
 def pack(
-    native: Any, weights: Sequence[RawWeight], bias: Floats | None, quantize: str = "none"
+    native: Any,
+    weights: Sequence[RawWeight],
+    bias: Sequence[RawWeight] = (),
+    quantize: str = "none",
 ) -> CodeWeight:
-    """`weights` (all with formats that `holds`) stacked along their outputs; neighbours of one
-    format become one matrix. Raises ValueError where inputs differ or do not suit the format."""
+    """`weights`, all of formats that have a `packing.code_format`, stacked along their outputs;
+    neighbours of one format become one matrix. May run in several threads at once.
+
+    Raises ValueError where shapes do not fit together or do not suit the format.
+    """
+    if len({weight.shape[1] for weight in weights}) != 1:
+        shapes = ", ".join(f"{weight.name} {weight.shape}" for weight in weights)
+        raise ValueError(f"weights to be fused differ in their inputs: {shapes}")
     runs: list[tuple[str, list[RawWeight]]] = []
     for weight in weights:
-        name = _packed_format(weight.format, quantize)
+        name = code_format(weight.format, quantize=quantize)
         if name is None:
             raise ValueError(f"{weight.name}: {weight.format} weights are not kept as codes")
         if runs and runs[-1][0] == name:
             runs[-1][1].append(weight)
         else:
             runs.append((name, [weight]))
-    return CodeWeight([_matrix(native, name, run) for name, run in runs], bias)
+    values = [np.asarray(b.dequantize(), np.float32) for b in bias]
+    joined = np.concatenate(values) if values else None
+    return CodeWeight([_matrix(native, name, run) for name, run in runs], joined, native)
 
 
 def _matrix(native: Any, name: str, weights: list[RawWeight]) -> Any:
@@ -86,10 +93,7 @@ def _matrix(native: Any, name: str, weights: list[RawWeight]) -> Any:
     step = max(1, _PIECE // inputs)
     first = 0
     for weight in weights:
-        if weight.shape[1] != inputs:
-            shapes = ", ".join(f"{w.name} {w.shape}" for w in weights)
-            raise ValueError(f"weights to be fused differ in their inputs: {shapes}")
-        if name not in QUANTIZE:
+        if CODE_FORMATS[name].source:
             matrix.put_source(first, np.ascontiguousarray(weight.data, np.uint8))
         else:
             rounded = quantize_int8 if name == "int8" else quantize_int4
@@ -102,7 +106,8 @@ def _matrix(native: Any, name: str, weights: list[RawWeight]) -> Any:
 
 def _floats(weight_format: str, rows: Any) -> Floats:
     if weight_format == "bf16":
-        return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
+        wide: Floats = np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
+        return wide
     return np.ascontiguousarray(rows, np.float32)
 
 
@@ -147,15 +152,3 @@ def _inverse(scales: Floats) -> Floats:
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.float32(1) / scales
     return np.where(np.isfinite(inverse), inverse, np.float32(0))
-
-
-def linear(native: Any, pool: Any, x: Floats, weight: CodeWeight) -> Floats:
-    """(rows, inputs) -> (rows, outputs), bias included."""
-    out: Floats = native.linear_codes(np.ascontiguousarray(x), weight.parts, weight.bias, pool)
-    return out
-
-
-def embed(pool: Any, ids: NDArray[np.int64], table: CodeWeight) -> Floats:
-    """The rows `ids` of a table of one format, as float32: (ids, inputs)."""
-    out: Floats = table.parts[0].rows(ids, pool)
-    return out

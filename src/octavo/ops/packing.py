@@ -8,11 +8,63 @@ Does not know: kernels, arrays.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 DTYPES = ("auto", "bfloat16", "float32")
+QUANTIZE = ("none", "int8", "int4")
+"""What weights of plain floats may be rounded to at load."""
 
 PADDED_OUTPUTS = 64
 """Packed outputs are padded to a multiple of this (csrc/bind_linear.cpp)."""
+
+
+_FLOATS = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFormat:
+    """Bits of a code; the inputs of a group (0: all) and the bytes of its scale and minimum.
+    `source`: GGUF has it. Otherwise float weights are rounded to it."""
+
+    bits: int
+    group: int
+    scale_bytes: int
+    source: bool = True
+
+
+CODE_FORMATS = {
+    "Q4_0": CodeFormat(4, 32, 2),
+    "Q4_1": CodeFormat(4, 32, 4),
+    "Q5_0": CodeFormat(8, 32, 2),
+    "Q5_1": CodeFormat(8, 32, 4),
+    "Q8_0": CodeFormat(8, 32, 2),
+    "Q4_K": CodeFormat(4, 32, 8),
+    "Q5_K": CodeFormat(8, 32, 8),
+    "Q6_K": CodeFormat(8, 16, 4),
+    "IQ4_NL": CodeFormat(4, 32, 2),
+    "int4": CodeFormat(4, 32, 4, source=False),
+    "int8": CodeFormat(8, 0, 4, source=False),
+}
+"""As csrc/code_sources.cpp packs them."""
+
+
+def code_format(source: str, dtype: str = "auto", quantize: str = "none") -> str | None:
+    """The name in CODE_FORMATS under which a weight of `RawWeight.format` is packed; None where
+    it is packed as floats."""
+    name = source.removeprefix("gguf:")
+    if dtype == "auto" and name != source and name in CODE_FORMATS and CODE_FORMATS[name].source:
+        return name
+    return quantize if quantize != "none" and source in _FLOATS else None
+
+
+def code_bytes(name: str, outputs: int, inputs: int) -> int:
+    """Bytes of an (outputs, inputs) matrix packed as `name`, without its bias; the last block
+    counted as the widest instruction set pads it."""
+    form = CODE_FORMATS[name]
+    padded = -(-outputs // PADDED_OUTPUTS) * PADDED_OUTPUTS
+    width = -(-inputs // 32) * 32
+    groups = width // form.group if form.group else 1
+    return padded * (width * form.bits // 8 + groups * form.scale_bytes)
 
 
 def packed_format(formats: Sequence[str], dtype: str) -> str:
@@ -35,7 +87,8 @@ def packed_bytes(formats: Sequence[str], outputs: int, inputs: int, dtype: str) 
 
 def loss(source: str, packed: str) -> str | None:
     """What a weight of format `source` loses when it is packed as `packed`, in words."""
-    if packed == "f32" or source == packed:
+    if packed == "f32" or source.removeprefix("gguf:") == packed:
         return None
-    name = {"f32": "float32", "f16": "float16"}.get(source, source.removeprefix("gguf:"))
-    return f"{name} weights are rounded to bfloat16"
+    names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+    name = names.get(source, source.removeprefix("gguf:"))
+    return f"{name} weights are rounded to {names.get(packed, packed)}"

@@ -14,19 +14,27 @@ BACKENDS = ("auto", "cpu", "reference")
 
 
 def select_ops(
-    name: str = "auto", *, threads: int = 1, row_at_a_time: bool = False, dtype: str = "auto"
+    name: str = "auto",
+    *,
+    threads: int = 1,
+    row_at_a_time: bool = False,
+    dtype: str = "auto",
+    quantize: str = "none",
 ) -> Ops:
     """The backend called `name`; "auto" is the reference.
 
-    `threads` is how many it may use; `dtype` how the compiled backend packs weights. Raises
-    ValueError for a name that is not in `BACKENDS`, RuntimeError for one that cannot run here.
+    `threads` is how many it may use; `dtype` and `quantize` how the compiled backend packs
+    weights. Raises ValueError for a name that is not in `BACKENDS` and for options that the backend
+    does not have, RuntimeError for a backend that cannot run here.
     """
     if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")
+    if quantize != "none" and name != "cpu":
+        raise ValueError(f"quantize {quantize} needs backend cpu; it is {name}")
     if name == "cpu":
         from octavo.ops.cpu import CpuOps
 
-        return CpuOps(threads=threads, dtype=dtype)
+        return CpuOps(threads=threads, dtype=dtype, quantize=quantize)
     from octavo.ops.reference import ReferenceOps
 
     return ReferenceOps(threads=threads, row_at_a_time=row_at_a_time)

@@ -32,6 +32,7 @@ inline void require(bool good, const std::string& message) {
 }
 
 void bind_codes(nb::module_& module);
+void bind_ceiling(nb::module_& module);
 void bind_norm(nb::module_& module);
 void bind_linear(nb::module_& module);
 void bind_sample(nb::module_& module);

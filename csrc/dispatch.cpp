@@ -72,6 +72,12 @@ const Kernels& kernels() {
     return *chosen;
 }
 
+const Kernels* kernels_of(const char* isa) {
+    for (const Choice& choice : choices)
+        if (choice.runs() && std::strcmp(isa, choice.table->isa) == 0) return choice.table;
+    return nullptr;
+}
+
 const char* const* available_isas(std::size_t* count) {
     static const char* names[sizeof choices / sizeof choices[0]];
     static const std::size_t found = [] {

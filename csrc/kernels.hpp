@@ -25,6 +25,9 @@ struct Kernels {
 // processor or build cannot run. Decided once.
 const Kernels& kernels();
 
+// The table called `isa`, or null where this processor and build cannot run it: for measuring.
+const Kernels* kernels_of(const char* isa);
+
 // Names of the tables that this processor and this build can run, best first.
 const char* const* available_isas(std::size_t* count);
 

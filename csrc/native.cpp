@@ -48,6 +48,7 @@ NB_MODULE(_native, module) {
         .def(nb::init<int>(), nb::arg("threads"))
         .def_prop_ro("threads", &Pool::threads);
     bind_codes(module);
+    bind_ceiling(module);
     bind_norm(module);
     bind_linear(module);
     bind_sample(module);

@@ -2,6 +2,7 @@
 // flags say what may be used. Includes headers of `kernels/` only, so that no inline function of the
 // standard library is compiled with instructions that the processor may lack and then shared.
 #include "../kernels.hpp"
+#include "ceiling.hpp"
 #include "linear_float.hpp"
 #include "act.hpp"
 #include "code_rows.hpp"
@@ -44,6 +45,12 @@ const Kernels table = {
     .quantize_row = quantize_row,
     .dequantize_row = dequantize_row,
     .linear_codes = linear_codes,
+    .bf16_path = OCTAVO_BF16_PATH,
+    .int8_path = OCTAVO_INT8_PATH,
+    .ceiling_read = ceiling_read,
+    .ceiling_float = ceiling_float,
+    .ceiling_bf16 = ceiling_bf16,
+    .ceiling_int8 = ceiling_int8,
 };
 
 }  // namespace octavo::OCTAVO_ISA

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.bench import build_bench
 from octavo.cli.flags import with_options
 from octavo.config import Options
 from octavo.config.options import ENGINE, LOGGING, MEMORY, MODEL, SERVER
@@ -81,14 +82,6 @@ def check(options: Options, json: Json = False) -> None:
     check(options, json)
 
 
-@with_options(MODEL, ENGINE, MEMORY, "log_level")
-def bench(options: Options, json: Json = False) -> None:
-    """Measure the scheduler and a model on this machine."""
-    from octavo.cli.bench import bench
-
-    bench(options, json)
-
-
 @with_options(MODEL, SERVER, ENGINE, MEMORY, LOGGING)
 def show(options: Options, json: Json = False) -> None:
     """Show every value and where it came from."""
@@ -127,8 +120,9 @@ def build(rich_help: bool = True) -> Any:
     mode: Literal["rich"] | None = "rich" if rich_help else None
     app = typer.Typer(rich_markup_mode=mode, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_root)
-    for command in (serve, run, chat, pull, check, bench):
+    for command in (serve, run, chat, pull, check):
         app.command()(command)
+    app.add_typer(build_bench(mode), name="bench")
     config = typer.Typer(help="Look at the configuration.")
     config.callback()(_config)
     config.command()(show)

@@ -1,90 +1,127 @@
-"""`octavo bench`: a table of what this machine does, and the same as JSON.
+"""`octavo bench ...`: the measuring commands and their flags.
 
-Owns: which measurements run, and how they are shown.
-Does not know: how anything is measured (bench).
+Owns: names, help and parameters.
+Does not know: what the commands do (bench_quick, bench_roofline, bench_serve).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
-import time
-from typing import Any
+from typing import Annotated, Any
 
-from octavo.cli.console import Steps, make_console, write
+import typer
+
+from octavo.cli.flags import with_options
 from octavo.config import Options
-from octavo.deploy import find_model, threads_for
-from octavo.machine import limit_thread_pools
+from octavo.config.options import ENGINE, MEMORY, MODEL
 
-WAITING = (20, 20_000)
-REQUESTS = (1, 8)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON; tables go to standard error.")]
 
 
-def bench(options: Options, as_json: bool) -> None:
-    threads = threads_for(options)
-    limit_thread_pools(threads.count, os.environ)
-    with Steps(3) as steps:
-        steps.begin("Measuring the scheduler alone")
-        costs = _scheduler()
-        steps.begin(f"Loading {options.model}")
-        find_model(options, steps.progress)
-        from octavo.bench import decode
-        from octavo.offline.llm_engine import LLMEngine
+@with_options(MODEL, ENGINE, MEMORY, "log_level")
+def quick(options: Options, json: Json = False) -> None:
+    """Measure the scheduler and a model in this process."""
+    from octavo.cli.bench_quick import quick
 
-        begun = time.perf_counter()
-        given = {name: getattr(options, name) for name in options.sources if name != "model"}
-        engine = LLMEngine(options.model, **given)
-        load = time.perf_counter() - begun
-        steps.begin("Measuring the model")
-        speeds = [decode.measure(engine, requests) for requests in REQUESTS]
-    results = {
-        "threads": {"count": threads.count, "reason": threads.reason},
-        "scheduler": costs,
-        "model": options.model,
-        "load_s": round(load, 3),
-        "decode": [dataclasses.asdict(speed) | {"tpot_ms": speed.tpot_ms} for speed in speeds],
-    }
-    if as_json:
-        write(json.dumps(results, indent=2) + "\n")
-    else:
-        _show(results)
+    quick(options, json)
 
 
-def _scheduler() -> list[dict[str, Any]]:
-    from octavo.bench import scheduler
+@with_options(MODEL, ENGINE, MEMORY, "log_level")
+def roofline(
+    options: Options,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Sequences that decode together; may be repeated.")
+    ] = None,
+    context: Annotated[int, typer.Option(help="Tokens of each prompt.", min=1)] = 128,
+    steps: Annotated[int, typer.Option(help="Decode steps that are measured.", min=1)] = 16,
+    json: Json = False,
+) -> None:
+    """Measure each op's share of a step and its fraction of the machine's ceilings."""
+    from octavo.cli.bench_roofline import Asked, roofline
 
-    costs = [scheduler.measure(waiting) for waiting in WAITING]
-    return [
-        dataclasses.asdict(cost) | {"steps_per_second": cost.steps_per_second} for cost in costs
-    ]
+    roofline(options, Asked(tuple(batch or (1, 8)), context, steps, json))
 
 
-def _show(results: dict[str, Any]) -> None:
-    from rich.table import Table
+@with_options("api_key", "log_level", positional=False)
+def serve(
+    options: Options,
+    url: Annotated[str, typer.Option(metavar="URL", help="The server that is measured.")],
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A second server: both run in turns, with ratios."),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help='JSON: {name: [{"prompt": ..., "max_tokens": ...}]}.'),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A workload of the file; may be repeated.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="CSV or JSONL of times and lengths.")
+    ] = None,
+    scale: Annotated[
+        float, typer.Option(help="Stretch of a trace's times; 0.5 is twice as fast.", min=0)
+    ] = 1.0,
+    requests: Annotated[
+        int | None,
+        typer.Option(help="Random requests (32), or the first so many of a trace.", min=1),
+    ] = None,
+    input_tokens: Annotated[
+        int, typer.Option(help="About so many tokens in a random prompt.", min=1)
+    ] = 128,
+    output_tokens: Annotated[int, typer.Option(help="Tokens of a random request.", min=1)] = 64,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests a second, as a Poisson process.", min=1e-6)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="The most requests under way at once.", min=1)
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each workload; medians.", min=1)] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Of prompts and arrivals; a new one each time if left out.")
+    ] = None,
+    salt: Annotated[
+        bool,
+        typer.Option(help="Put words of its own before each run's prompts: a cold prefix cache."),
+    ] = True,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name; the first that a server lists.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Use the chat route.")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that a request may take.", min=0.001)
+    ] = 600.0,
+    max_failures: Annotated[
+        float,
+        typer.Option(help="The share of failed requests above which to exit with 1.", min=0, max=1),
+    ] = 0.01,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write JSON with every request, as it goes.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Load a server over HTTP and report latencies and throughput."""
+    from octavo.cli.bench_serve import Asked, bench_serve
 
-    console = make_console()
-    core = Table("waiting", "running", "step (µs)", "steps/s", title="scheduler alone")
-    for row in results["scheduler"]:
-        core.add_row(
-            f"{row['waiting']:,}",
-            f"{row['running']:,}",
-            f"{row['step_us']:.0f}",
-            f"{row['steps_per_second']:,.0f}",
-        )
-    model = Table(
-        "requests", "prompt", "output", "TTFT (s)", "TPOT (ms)", "decode (tokens/s)",
-        title=f"{results['model']}, {results['threads']['count']} threads",
+    asked = Asked(
+        url=url, against=against, workload=workload, only=tuple(only or ()), trace=trace,
+        scale=scale, requests=requests, input_tokens=input_tokens, output_tokens=output_tokens,
+        rate=rate, concurrency=concurrency, repeats=repeats, seed=seed, salt=salt, model=model,
+        chat=chat, timeout=timeout, max_failures=max_failures, output=output, json=json,
     )  # fmt: skip
-    for row in results["decode"]:
-        model.add_row(
-            str(row["requests"]),
-            str(row["prompt_tokens"]),
-            str(row["output_tokens"]),
-            f"{row['ttft_s']:.2f}",
-            f"{row['tpot_ms']:.1f}",
-            f"{row['decode_tokens_per_s']:.1f}",
-        )
-    for table in (core, model):
-        console.print(table)
-    write(json.dumps(results) + "\n")
+    bench_serve(options, asked)
+
+
+def _bench(context: typer.Context) -> None:
+    """Measure this machine, a model, a server."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def build_bench(mode: Any) -> typer.Typer:
+    """The sub-application; without a command it prints its help."""
+    app = typer.Typer(rich_markup_mode=mode, help=_bench.__doc__, invoke_without_command=True)
+    app.callback()(_bench)
+    for command in (quick, roofline, serve):
+        app.command()(command)
+    return app

@@ -24,6 +24,17 @@ def make_console() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+def table_console(beside: bool = False) -> Console:
+    """For tables that are the result: on standard output, or on standard error `beside` results for
+    programs. Wide enough for them where there is no terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=beside, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 160)
+    return console
+
+
 def show_error(error: CliError) -> None:
     console = make_console()
     console.print("error:", style="bold red", end=" ")

@@ -79,7 +79,7 @@ def _product_rate(native: Any, kind: str, pool: Any, isa: str, runs: int) -> flo
     # The first run also wakes the threads and the processor's wide units; it is not counted.
     _, seconds = native.dot_ceiling(kind, rounds, pieces, pool, isa)
     rounds = max(1, min(_MOST_ROUNDS, round(rounds * SECONDS / max(seconds, 1e-6))))
-    rates = []
+    rates: list[float] = []
     for _ in range(runs):
         operations, seconds = native.dot_ceiling(kind, rounds, pieces, pool, isa)
         rates.append(operations / seconds)

@@ -84,8 +84,9 @@ def serve(
         bool,
         typer.Option(help="Put words of its own before each run's prompts: a cold prefix cache."),
     ] = True,
-    model: Annotated[
-        str | None, typer.Option(help="The model's name; the first that a server lists.")
+    model_name: Annotated[
+        str | None,
+        typer.Option("--model", help="The model's name; if left out, the first that is listed."),
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Use the chat route.")] = False,
     timeout: Annotated[
@@ -106,7 +107,7 @@ def serve(
     asked = Asked(
         url=url, against=against, workload=workload, only=tuple(only or ()), trace=trace,
         scale=scale, requests=requests, input_tokens=input_tokens, output_tokens=output_tokens,
-        rate=rate, concurrency=concurrency, repeats=repeats, seed=seed, salt=salt, model=model,
+        rate=rate, concurrency=concurrency, repeats=repeats, seed=seed, salt=salt, model=model_name,
         chat=chat, timeout=timeout, max_failures=max_failures, output=output, json=json,
     )  # fmt: skip
     bench_serve(options, asked)

@@ -88,7 +88,9 @@ def bench_serve(options: Options, asked: Asked) -> None:
         show(session, table_console(beside=asked.json).print)
     for figures in session.runs:
         for warning in figures["warnings"]:
-            console.print(f"warning: {figures['workload']}: {warning}", markup=False, style="yellow")
+            console.print(
+                f"warning: {figures['workload']}: {warning}", markup=False, style="yellow"
+            )
     if asked.json:
         write(json.dumps({"settings": settings, **session.as_json()}, indent=2) + "\n")
     _exit(session, asked)
@@ -207,7 +209,12 @@ def _rates(rows: list[tuple[str, str, Figures]]) -> Table:
 def _latencies(rows: list[tuple[str, str, Figures]]) -> Table:
     keys = ("mean", "p50", "p90", "p95", "p99", "max")
     table = _table("latency (ms)", "workload", "server", "", *keys)
-    names = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL, by chunk", "e2e_ms": "end to end"}
+    names = {
+        "ttft_ms": "TTFT",
+        "tpot_ms": "TPOT",
+        "itl_ms": "ITL, by chunk",
+        "e2e_ms": "end to end",
+    }
     for workload, server, one in rows:
         for name in LATENCIES:
             spread = one[name]
@@ -219,7 +226,7 @@ def _latencies(rows: list[tuple[str, str, Figures]]) -> Table:
 def _ratios(ratios: dict[str, dict[str, float | None]]) -> Table:
     names = {
         "output_tokens_per_s": "output tokens/s", "requests_per_s": "requests/s",
-        "ttft_ms": "TTFT p50", "tpot_ms": "TPOT p50", "itl_ms": "ITL p50", "e2e_ms": "end to end p50",
+        "ttft_ms": "TTFT p50", "tpot_ms": "TPOT p50", "itl_ms": "ITL p50", "e2e_ms": "whole p50",
     }  # fmt: skip
     table = _table("server over against", "workload", *names.values())
     for workload, found in ratios.items():

@@ -1,6 +1,6 @@
 """What the commands print to people: numbered steps, progress bars, errors, the ledger.
 
-Owns: the look. Everything here goes to standard error, so that standard output holds results only.
+Owns: the look. All but results goes to standard error, so that standard output holds results only.
 Does not know: what the commands do.
 """
 

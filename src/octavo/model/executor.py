@@ -47,8 +47,8 @@ class ModelExecutor:
         self._num_blocks = num_blocks
         self._block_size = block_size
         layout = cache_layout(decoder.spec, block_size, kv_dtype)
-        self._groups = len(layout.layers)
-        self._cache = ops.allocate_cache(layout, [num_blocks] * self._groups)
+        self.groups = len(layout.layers)
+        self._cache = ops.allocate_cache(layout, [num_blocks] * self.groups)
         self._sequences: dict[int, Sequence] = {}
 
     def submit(self, plan: StepPlan) -> StepResult:
@@ -80,7 +80,7 @@ class ModelExecutor:
 
     def warm_up(self) -> None:
         """To be called before anything is served. Raises RuntimeError where a step fails."""
-        warm_up(self, block_size=self._block_size, groups=self._groups)
+        warm_up(self, block_size=self._block_size, groups=self.groups)
         self.nonfinite = 0
 
     def _check(self, row: Row) -> list[int] | str:
@@ -107,8 +107,8 @@ class ModelExecutor:
         return self._check_tables(row, end) or tokens
 
     def _check_tables(self, row: Row, end: int) -> str | None:
-        if len(row.tables) != self._groups:
-            return f"{len(row.tables)} block tables for {self._groups} KV groups"
+        if len(row.tables) != self.groups:
+            return f"{len(row.tables)} block tables for {self.groups} KV groups"
         for table in row.tables:
             if len(table) * self._block_size < end:
                 return f"{len(table)} blocks of {self._block_size} do not cover {end} positions"
@@ -117,7 +117,7 @@ class ModelExecutor:
         return None
 
     def _compute(self, plan: StepPlan, work: list[Work], result: StepResult) -> None:
-        assembled = assemble(work, self._block_size, self._groups)
+        assembled = assemble(work, self._block_size, self.groups)
         batch = self._ops.upload(assembled.batch)
         hidden = self._decoder.forward(batch, self._cache)
         split = len(assembled.samples)

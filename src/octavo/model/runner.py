@@ -6,6 +6,7 @@ Does not know: processes, scheduling. The configuration is any object with the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from octavo.model.fingerprint import fingerprint
 from octavo.model.info import ModelInfo
 from octavo.model.kv_cache import bytes_per_block, cache_layout
 from octavo.model.registry import open_model
+from octavo.ops import Ops
 from octavo.ops.select import select_ops
 
 COMPUTE_DTYPE = "float32"
@@ -58,8 +60,11 @@ class Loaded:
         return {"fingerprint": self.fingerprint, **self.notes}
 
 
-def load(config: LoadConfig) -> Loaded:
-    """Opens `config.model` (a path) and packs it. Raises ModelError with a code and a hint."""
+def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded:
+    """Opens `config.model` (a path) and packs it. Raises ModelError with a code and a hint.
+
+    `wrap` puts something of the caller's around the backend, e.g. a clock.
+    """
     if config.dtype not in ("auto", COMPUTE_DTYPE):
         raise ModelError(
             f"dtype is {config.dtype!r}; the reference backend computes in {COMPUTE_DTYPE}",
@@ -77,6 +82,8 @@ def load(config: LoadConfig) -> Loaded:
         raise ModelError(
             str(error), "unknown_backend", "Use --backend auto and --quantize none."
         ) from error
+    if wrap is not None:
+        ops = wrap(ops)
     opened = open_model(config.model, config.max_model_len)
     try:
         print_of = fingerprint(

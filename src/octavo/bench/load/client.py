@@ -80,9 +80,9 @@ class Api:
     def body(self, item: Item, salt: str = "") -> bytes:
         """Greedy, of exactly `max_tokens` tokens, streamed with usage."""
         prompt = salt + item.prompt
-        asked = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {
-            "prompt": prompt
-        }
+        asked = (
+            {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        )
         fields: dict[str, Any] = {
             **asked,
             "max_tokens": item.max_tokens,

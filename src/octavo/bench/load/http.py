@@ -87,9 +87,7 @@ async def exchange(
         transport.abort()
 
 
-def _head(
-    target: Target, method: str, path: str, length: int, headers: dict[str, str]
-) -> bytes:
+def _head(target: Target, method: str, path: str, length: int, headers: dict[str, str]) -> bytes:
     lines = [
         f"{method} {target.path}{path} HTTP/1.1",
         f"host: {target.authority}",

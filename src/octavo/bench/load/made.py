@@ -23,8 +23,8 @@ def random_workload(count: int, prompt_tokens: int, output_tokens: int, seed: in
 
 
 def trace_workload(path: str | Path, scale: float, limit: int | None, seed: int) -> Workload:
-    """The first `limit` requests of a trace, at its times by `scale`. Prompts are made up: distinct,
-    or sharing their beginnings where the trace says so."""
+    """The first `limit` requests of a trace, at its times by `scale`. Prompts are made up:
+    distinct, or sharing their beginnings where the trace says so."""
     arrivals = read_trace(path, limit)
     times = scaled([arrival.at for arrival in arrivals], scale)
     items = tuple(

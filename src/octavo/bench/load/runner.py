@@ -1,11 +1,12 @@
 """One run: a workload sent to one server at its times, and every outcome of it.
 
-Owns: the schedule of the requests, the bound on how many are under way, what is kept when the run is
-interrupted, and how busy the client itself was.
+Owns: the schedule of the requests, the bound on how many are under way, what is kept when the run
+is interrupted, and how busy the client itself was.
 Does not know: what is made of the outcomes (figures).
 
-Open loop: requests have times and are sent then, whatever the server does. Closed loop: `concurrency`
-requests are under way, and each that ends lets the next one go. Both together: times, with a bound.
+Open loop: requests have times and are sent then, whatever the server does. Closed loop:
+`concurrency` requests are under way, and each that ends lets the next one go. Both together: times,
+with a bound.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ def _workload(path: str | Path, name: str, entries: Any) -> Workload:
             raise WorkloadError(f"{where}: needs a prompt, as text")
         length = entry.get("max_tokens")
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise WorkloadError(f"{where}: max_tokens must be a whole number from 1, not {length!r}")
+            raise WorkloadError(
+                f"{where}: max_tokens must be a whole number from 1, not {length!r}"
+            )
         items.append(Item(entry["prompt"], length))
     return Workload(name, tuple(items))
 
@@ -74,9 +77,7 @@ def shared_share(prompts: Sequence[str]) -> float:
     """
     ordered = sorted(prompts)
     total = sum(map(len, ordered))
-    shared = sum(
-        _common(one, other) for one, other in zip(ordered, ordered[1:], strict=False)
-    )
+    shared = sum(_common(one, other) for one, other in pairwise(ordered))
     return shared / total if total else 0.0
 
 

@@ -24,27 +24,38 @@ inline float squares_about(const float* x, std::size_t width, float mean) {
 // One row: `total` receives x + residual where there is a residual; `out` the norm of that sum (of x
 // without one). The order of all sums depends on the width alone.
 inline void norm(const Norm& spec, const float* x, const float* residual, float* total, float* out) {
-    const float width = static_cast<float>(spec.width);
+    // Copies, which the stores below cannot change.
+    const std::size_t width = spec.width;
+    const float *weight = spec.weight, *bias = spec.bias;
+    const float count = static_cast<float>(width);
+    const V offset = V::set(spec.offset);
     V sums = V::zero(), squares = V::zero();
-    each_vector(spec.width, [&](auto load, auto store) {
-        V a = load(x);
-        if (residual != nullptr) {
-            a = a + load(residual);
-            store(a, total);
-        }
+    const auto meet = [&](V a) {
         sums = sums + a;
         squares = fma(a, a, squares);
-    });
-    const float* row = residual != nullptr ? total : x;
-    const float mean = spec.centred ? sum(sums) / width : 0.0f;
-    const float square = (spec.centred ? squares_about(row, spec.width, mean) : sum(squares)) / width;
+    };
+    if (residual != nullptr) {
+        each_vector(width, [&](auto load, auto store) {
+            const V a = load(x) + load(residual);
+            store(a, total);
+            meet(a);
+        });
+        x = total;
+    } else {
+        each_vector(width, [&](auto load, auto) { meet(load(x)); });
+    }
+    const float mean = spec.centred ? sum(sums) / count : 0.0f;
+    const float square = (spec.centred ? squares_about(x, width, mean) : sum(squares)) / count;
     const V factor = V::set(1.0f / std::sqrt(square + spec.eps));
-    const V middle = V::set(mean), offset = V::set(spec.offset);
-    each_vector(spec.width, [&](auto load, auto store) {
-        V a = (load(row) - middle) * factor * (load(spec.weight) + offset);
-        if (spec.bias != nullptr) a = a + load(spec.bias);
-        store(a, out);
-    });
+    const V middle = V::set(mean);
+    const auto scaled = [&](auto load) {
+        return (load(x) - middle) * factor * (load(weight) + offset);
+    };
+    if (bias != nullptr) {
+        each_vector(width, [&](auto load, auto store) { store(scaled(load) + load(bias), out); });
+    } else {
+        each_vector(width, [&](auto load, auto store) { store(scaled(load), out); });
+    }
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -37,8 +37,16 @@ def sample_rows(
 ) -> list[SampledRow]:
     """logits: (len(rows), vocabulary), rows possibly apart. A row that cannot be sampled has its
     `error` set. Raises ValueError or TypeError for arrays that do not fit."""
-    found = native.sample(logits, **_packed(rows), pool=pool)
-    return _unpacked(found, [row.top is not None for row in rows])
+    keys = [(r.seed & _KEY_MASK, r.choice & _KEY_MASK, r.position & _KEY_MASK) for r in rows]
+    told = native.sample(
+        logits,
+        np.array(keys, np.uint64).reshape(-1, 3),
+        np.array([_numbers(row) for row in rows], np.float64).reshape(-1, 6),
+        np.array([_limits(row) for row in rows], np.int64).reshape(-1, 3),
+        pool,
+        **_lists(rows),
+    )
+    return _unpacked(told)
 
 
 def score_rows(
@@ -46,58 +54,52 @@ def score_rows(
 ) -> list[SampledRow]:
     """Logprobs of known tokens: row i tells of targets[i]; see `reference_sampling.score_rows`."""
     known = np.array(targets, np.int64).reshape(-1)
-    found = native.score(logits, known, min(top, _LARGEST), pool)
-    return _unpacked(found, [True] * known.size)
+    return _unpacked(native.score(logits, known, min(top, _LARGEST), pool))
 
 
-def _packed(rows: Sequence[SampleRow]) -> dict[str, NDArray[Any]]:
-    """The arguments of the kernel that describe the rows."""
-    penalised = [
-        r.repetition_penalty != 1.0 or r.presence_penalty != 0.0 or r.frequency_penalty != 0.0
-        for r in rows
-    ]
+def _numbers(row: SampleRow) -> tuple[float, ...]:
+    return (
+        row.temperature,
+        row.top_p,
+        row.min_p,
+        row.repetition_penalty,
+        row.presence_penalty,
+        row.frequency_penalty,
+    )
+
+
+def _limits(row: SampleRow) -> tuple[int, int, bool]:
+    top = -1 if row.top is None else min(row.top, _LARGEST)
+    return min(max(row.top_k, 0), _LARGEST), top, row.mask is not None
+
+
+def _lists(rows: Sequence[SampleRow]) -> dict[str, tuple[NDArray[Any], ...]]:
+    """What has an entry a token, by row: the lists that are not empty for all rows."""
+    lists: dict[str, tuple[NDArray[Any], ...]] = {}
     prompts = [r.prompt_counts if r.repetition_penalty != 1.0 else {} for r in rows]
-    outputs = [r.output_counts if p else {} for r, p in zip(rows, penalised, strict=True)]
+    outputs = [r.output_counts if _penalised(r) else {} for r in rows]
     biases = [r.logit_bias for r in rows]
     banned = [r.banned for r in rows]
     masks = [r.mask or b"" for r in rows]
-    keys = [(r.seed & _KEY_MASK, r.choice & _KEY_MASK, r.position & _KEY_MASK) for r in rows]
-    numbers = [
-        (
-            r.temperature,
-            r.top_p,
-            r.min_p,
-            r.repetition_penalty,
-            r.presence_penalty,
-            r.frequency_penalty,
-        )
-        for r in rows
-    ]
-    limits = [
-        (
-            min(max(r.top_k, 0), _LARGEST),
-            -1 if r.top is None else min(r.top, _LARGEST),
-            r.mask is not None,
-        )
-        for r in rows
-    ]
-    return {
-        "keys": np.array(keys, np.uint64).reshape(-1, 3),
-        "numbers": np.array(numbers, np.float64).reshape(-1, 6),
-        "limits": np.array(limits, np.int64).reshape(-1, 3),
-        "prompt_starts": _starts(prompts),
-        "prompt_ids": _flat(prompts, np.int64),
-        "output_starts": _starts(outputs),
-        "output_ids": _flat(outputs, np.int64),
-        "output_counts": _flat([counts.values() for counts in outputs], np.float32),
-        "bias_starts": _starts(biases),
-        "bias_ids": _flat(biases, np.int64),
-        "biases": _flat([bias.values() for bias in biases], np.float32),
-        "banned_starts": _starts(banned),
-        "banned_ids": _flat(banned, np.int64),
-        "mask_starts": _starts(masks),
-        "masks": np.frombuffer(b"".join(masks), np.uint8),
-    }
+    if any(prompts):
+        lists["prompt"] = (_starts(prompts), _flat(prompts, np.int64))
+    if any(outputs):
+        counts = _flat([one.values() for one in outputs], np.float32)
+        lists["output"] = (_starts(outputs), _flat(outputs, np.int64), counts)
+    if any(biases):
+        values = _flat([one.values() for one in biases], np.float32)
+        lists["bias"] = (_starts(biases), _flat(biases, np.int64), values)
+    if any(banned):
+        lists["banned"] = (_starts(banned), _flat(banned, np.int64))
+    if any(masks):
+        lists["mask"] = (_starts(masks), np.frombuffer(b"".join(masks), np.uint8))
+    return lists
+
+
+def _penalised(row: SampleRow) -> bool:
+    return (
+        row.repetition_penalty != 1.0 or row.presence_penalty != 0.0 or row.frequency_penalty != 0.0
+    )
 
 
 def _starts(parts: Sequence[Collection[Any]]) -> Ids:
@@ -110,15 +112,10 @@ def _flat(parts: Iterable[Iterable[Any]], dtype: DTypeLike) -> NDArray[Any]:
     return np.fromiter(chain.from_iterable(parts), dtype)
 
 
-def _unpacked(found: tuple[NDArray[Any], ...], wanted: Sequence[bool]) -> list[SampledRow]:
-    """`found`: what the kernel returns; `wanted`: whether a row's logprobs were asked for."""
-    statuses, tokens, logprobs, ranks, starts, ids, of_ids = (array.tolist() for array in found)
-    rows = []
-    for i, status in enumerate(statuses):
-        if status != 0 or not wanted[i]:
-            rows.append(SampledRow(tokens[i], error=_ERRORS[status]))
-            continue
-        part = slice(starts[i], starts[i + 1])
-        top = list(zip(ids[part], of_ids[part], strict=True))
-        rows.append(SampledRow(tokens[i], logprobs[i], ranks[i], top))
-    return rows
+def _unpacked(
+    told: Iterable[tuple[int, int, float, int, list[tuple[int, float]]]],
+) -> list[SampledRow]:
+    return [
+        SampledRow(token, logprob, rank, top, _ERRORS[status])
+        for status, token, logprob, rank, top in told
+    ]

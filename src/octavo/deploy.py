@@ -21,6 +21,7 @@ from octavo.core.memory import MemoryLimits, MemoryPlan, ModelFacts, PlanError, 
 from octavo.engine.messages import EngineConfig
 from octavo.machine import Machine, Threads, choose_threads, inspect
 from octavo.model.info import ModelInfo
+from octavo.model.sizes import sized
 
 Progress = Callable[[str, int, int | None], None]
 """Called while a model is fetched: (what, bytes done, bytes in all or None)."""
@@ -91,6 +92,13 @@ def plan(options: Options, model: ModelInfo, machine: Machine) -> MemoryPlan:
     if asked_for_share:
         # Whoever names a share wants it used, for as many full-length sequences as can run.
         limits = dataclasses.replace(limits, typical_len=None)
+    model = sized(
+        model,
+        backend=options.backend,
+        dtype=options.dtype,
+        quantize=options.quantize,
+        row_at_a_time=options.row_at_a_time,
+    )
     facts = ModelFacts(
         weight_bytes=model.weight_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,

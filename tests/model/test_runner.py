@@ -32,6 +32,7 @@ def config(path: Path, **fields: object) -> SimpleNamespace:
         "threads": 1,
         "quantize": "none",
         "row_at_a_time": False,
+        "kv_cache_dtype": "auto",
     }
     return SimpleNamespace(**{**plain, **fields})
 
@@ -349,7 +350,7 @@ def test_the_fingerprint_tells_weights_and_numerics_apart(tmp_path: Path) -> Non
 
 def test_b08_load_refuses_what_the_backend_cannot_do(tmp_path: Path) -> None:
     path = write_tiny_random(tmp_path / "model")
-    with pytest.raises(ModelError, match=r"'float16'.*computes in float32") as raised:
+    with pytest.raises(ModelError, match=r"'float16'.*takes auto, float32") as raised:
         load(config(path, dtype="float16"))
     assert "--dtype auto" in raised.value.hint
     with pytest.raises(ModelError, match="'cuda'"):

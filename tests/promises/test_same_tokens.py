@@ -1,9 +1,10 @@
 """Promise 1: the same request gives the same tokens, whatever happens around it.
 
 Requests run alone on a fresh engine, and then together in a pool that is too small, in chunks, with
-shared prefixes, forks, penalties, aborts, and cut in the middle and resumed. In the reference's
-row-at-a-time mode tokens and logprobs are equal to the bit; in its batched mode, where the order of
-sums may change with the batch, peaked models give the same tokens.
+shared prefixes, forks, penalties, aborts, and cut in the middle and resumed, on other numbers of
+threads. On the compiled kernels and in the reference's row-at-a-time mode tokens and logprobs are
+equal to the bit; in its batched mode, where the order of sums may change with the batch, peaked
+models give the same tokens.
 """
 
 from __future__ import annotations
@@ -23,12 +24,33 @@ from octavo.engine.clock import MonotonicClock
 from octavo.engine.engine_core import EngineCore
 from octavo.model.decoder import Decoder
 from octavo.model.executor import ModelExecutor
+from octavo.ops.native import native_available
 from octavo.ops.select import select_ops
+from support import native_isas
 from support.tiny_models import TinyModel, tiny_random
 
-BLOCK = 4
 LOOSE = 400
-TIGHT = 26
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How it is computed, and whether equal to the bit. The kernels' blocks are multiples of 16."""
+
+    backend: str
+    dtype: str = "auto"
+    kv_dtype: str = "float32"
+    block: int = 16
+    tight: int = 10
+    exact: bool = True
+
+
+EXACT = Mode("reference", block=4, tight=26)
+BATCHED = Mode("reference", block=4, tight=26, exact=False)
+KERNELS = {
+    "cpu-float32": Mode("cpu", "float32"),
+    "cpu-bfloat16": Mode("cpu", "bfloat16"),
+}
+MODES = {"exact": EXACT, "batched": BATCHED, **(KERNELS if native_available() else {})}
 
 
 @dataclass
@@ -51,13 +73,18 @@ class Hopeful(OutputLengths):
         return super().remaining(outputs, limit, caution) if caution else 1
 
 
-def engine(model: TinyModel, exact: bool, blocks: int, budget: int) -> EngineCore:
-    ops = select_ops("reference", row_at_a_time=exact)
+def engine(model: TinyModel, mode: Mode, blocks: int, budget: int, threads: int = 1) -> EngineCore:
+    alone = mode.backend == "reference" and mode.exact
+    ops = select_ops(mode.backend, row_at_a_time=alone, dtype=mode.dtype, threads=threads)
     executor = ModelExecutor(
-        Decoder(model.spec, model.source(), ops), ops, num_blocks=blocks, block_size=BLOCK
+        Decoder(model.spec, model.source(), ops),
+        ops,
+        num_blocks=blocks,
+        block_size=mode.block,
+        kv_dtype=mode.kv_dtype,
     )
     config = SchedulerConfig(
-        num_blocks=blocks, block_size=BLOCK, max_model_len=256, max_num_batched_tokens=budget
+        num_blocks=blocks, block_size=mode.block, max_model_len=256, max_num_batched_tokens=budget
     )
     return EngineCore(Scheduler(config), executor, MonotonicClock(), vocab_size=model.spec.vocab)
 
@@ -80,13 +107,13 @@ def run(core: EngineCore, answers: Answers, steps: int = 5000) -> None:
         check(core.scheduler)
 
 
-def requests(seed: int) -> list[Submission]:
+def requests(seed: int, block: int) -> list[Submission]:
     """Greedy and seeded ones, with shared prefixes at and around block borders."""
     rng = random.Random(seed)
-    shared = [rng.randrange(4, 250) for _ in range(4 * BLOCK)]
+    shared = [rng.randrange(4, 250) for _ in range(4 * block)]
     found = []
     for index in range(8):
-        common = rng.choice([0, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, len(shared)])
+        common = rng.choice([0, block - 1, block, block + 1, 2 * block, len(shared)])
         prompt = shared[:common] + [rng.randrange(4, 250) for _ in range(rng.randrange(0, 9))]
         params = SamplingParams(
             n=rng.choice([1, 1, 1, 2, 3]),
@@ -107,21 +134,21 @@ def requests(seed: int) -> list[Submission]:
     return found
 
 
-def alone(model: TinyModel, exact: bool, submissions: list[Submission]) -> Answers:
+def alone(model: TinyModel, mode: Mode, submissions: list[Submission]) -> Answers:
     answers: Answers = {}
     for submission in submissions:
-        core = engine(model, exact, LOOSE, 256)
+        core = engine(model, mode, LOOSE, 256)
         core.add(submission)
         run(core, answers)
     return answers
 
 
 def crowded(
-    model: TinyModel, exact: bool, submissions: list[Submission], seed: int
+    model: TinyModel, mode: Mode, submissions: list[Submission], seed: int
 ) -> tuple[Answers, EngineCore]:
     """All at once in a tight pool with a small budget, some submitted late, others cut off."""
     rng = random.Random(seed)
-    core = engine(model, exact, TIGHT, rng.choice([3, 7, 16, 64]))
+    core = engine(model, mode, mode.tight, rng.choice([3, 7, 16, 64]), rng.choice([1, 2, 3]))
     core.scheduler.books.lengths = Hopeful()
     answers: Answers = {}
     order = rng.sample(submissions, len(submissions))
@@ -138,17 +165,18 @@ def crowded(
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "batched"])
-def test_b01_b03_b11_a_crowd_changes_nothing(family: str, exact: bool) -> None:
-    model = tiny_random(family, 3, peaked=not exact, tied=family == "qwen2")
+@pytest.mark.parametrize("name", MODES)
+def test_b01_b03_b11_a_crowd_changes_nothing(family: str, name: str) -> None:
+    mode = MODES[name]
+    model = tiny_random(family, 3, peaked=not mode.exact, tied=family == "qwen2")
     preemptions = cached = 0
     for seed in range(6):
-        submissions = requests(seed)
-        expected = alone(model, exact, submissions)
-        found, core = crowded(model, exact, submissions, seed)
+        submissions = requests(seed, mode.block)
+        expected = alone(model, mode, submissions)
+        found, core = crowded(model, mode, submissions, seed)
         assert found.keys() == expected.keys()
         for key, said in expected.items():
-            if exact:
+            if mode.exact:
                 assert found[key] == said, (seed, key)
             else:
                 assert (found[key].tokens, found[key].reason) == (said.tokens, said.reason)
@@ -160,18 +188,19 @@ def test_b01_b03_b11_a_crowd_changes_nothing(family: str, exact: bool) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8])
-def test_resumed_after_a_cut_goes_on_with_the_same_tokens(cut: int) -> None:
+@pytest.mark.parametrize("name", [name for name, mode in MODES.items() if mode.exact])
+def test_resumed_after_a_cut_goes_on_with_the_same_tokens(name: str, cut: int) -> None:
     """What the client does after a crash: a new engine gets the prompt and the tokens so far."""
-    model = tiny_random("llama", 5)
-    submissions = requests(11)
-    expected = alone(model, True, submissions)
-    first = engine(model, True, LOOSE, 16)
+    model, mode = tiny_random("llama", 5), MODES[name]
+    submissions = requests(11, mode.block)
+    expected = alone(model, mode, submissions)
+    first = engine(model, mode, LOOSE, 4 * mode.block)
     answers: Answers = {}
     for submission in submissions:
         first.add(submission)
     for _ in range(cut):
         note(answers, first.step())
-    second = engine(model, True, TIGHT, 16)
+    second = engine(model, mode, mode.tight, 4 * mode.block, threads=2)
     resumed = 0
     for submission in submissions:
         states = [
@@ -185,3 +214,8 @@ def test_resumed_after_a_cut_goes_on_with_the_same_tokens(cut: int) -> None:
     run(second, answers)
     assert answers == expected
     assert resumed or cut == 1
+
+
+@pytest.mark.parametrize("isa", native_isas.others())
+def test_the_kernels_keep_it_in_every_instruction_set(isa: str) -> None:
+    native_isas.run(__file__, isa, "-k", "cpu")

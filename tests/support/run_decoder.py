@@ -18,13 +18,19 @@ from octavo.model.registry import open_model
 from octavo.ops import HostBatch, Ops
 from octavo.ops.select import select_ops
 
-BLOCK = 4
+BLOCK = 16
 
 
 def load(
-    path: Path, context: int | None = None, *, row_at_a_time: bool = False
+    path: Path,
+    context: int | None = None,
+    *,
+    backend: str = "reference",
+    row_at_a_time: bool = False,
+    dtype: str = "auto",
+    threads: int = 1,
 ) -> tuple[Decoder, Ops]:
-    ops = select_ops("reference", row_at_a_time=row_at_a_time)
+    ops = select_ops(backend, row_at_a_time=row_at_a_time, dtype=dtype, threads=threads)
     opened = open_model(path, context)
     decoder = Decoder(opened.spec, opened.source, ops)
     opened.source.close()

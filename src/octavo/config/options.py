@@ -88,7 +88,10 @@ class Options:
         "Where sampling defaults come from: auto (the model), none, or a path.",
     )
     dtype: str = option(
-        Text(("auto", "float32")), "auto", MODEL, "The type of weights and activations."
+        Text(("auto", "bfloat16", "float32")),
+        "auto",
+        MODEL,
+        "How weights are held; auto: float32 ones so, others in bfloat16 (reference: all float32).",
     )
     quantize: str = option(
         Text(("none", "int8", "int4")),
@@ -187,7 +190,10 @@ class Options:
         ("max_num_queued_tokens",),
     )
     backend: str = option(
-        Text(("auto", "reference")), "auto", ENGINE, "The implementation of the model's operations."
+        Text(("auto", "cpu", "reference")),
+        "auto",
+        ENGINE,
+        "What computes: cpu (compiled kernels) or reference (numpy); auto: the reference.",
     )
     threads: int | None = option(
         Integer(1, 1024),

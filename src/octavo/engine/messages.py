@@ -39,6 +39,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     backend: str = "auto"
     threads: int = 1
     row_at_a_time: bool = False
+    kv_cache_dtype: str = "auto"
     paranoid: bool = False
     executor: str = "octavo.model.runner:load"
     extra: dict[str, Any] = {}

@@ -39,7 +39,8 @@ _SCALING = {
     "attention_factor": "attn_factor",
 }
 _ROPE_FREQS = "rope_freqs.weight"
-_PLAIN = ("F32", "F16", "BF16")
+_VIEWS = {"F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2")}
+"""Plain types: the format of a RawWeight, and numpy's."""
 
 END_TEXTS = frozenset(
     {
@@ -145,7 +146,7 @@ def quantization(header: Header) -> str:
         if len(entry.shape) > 1:
             sizes[entry.type] = sizes.get(entry.type, 0) + entry.size
     kind = max(sizes, key=sizes.__getitem__, default="F32")
-    return "none" if kind in _PLAIN else kind
+    return "none" if kind in _VIEWS else kind
 
 
 def check(header: Header, spec: DecoderSpec, family: Family) -> dict[str, str]:
@@ -155,6 +156,12 @@ def check(header: Header, spec: DecoderSpec, family: Family) -> dict[str, str]:
     found = {name: entry.shape for name, entry in header.tensors.items() if name != _ROPE_FREQS}
     check_tensors(header.path, {names[key]: shape for key, shape in shapes.items()}, found)
     return names
+
+
+def formats(header: Header, names: Mapping[str, str]) -> dict[str, str]:
+    """Canonical name -> `RawWeight.format`, `names` being canonical name -> name in the file."""
+    kinds = {name: header.tensors[file].type for name, file in names.items()}
+    return {name: _VIEWS.get(kind, (f"gguf:{kind}", ""))[0] for name, kind in kinds.items()}
 
 
 def open_weights(header: Header, spec: DecoderSpec, family: Family) -> Checkpoint:
@@ -181,8 +188,7 @@ def _rows(entry: TensorEntry, maps: dict[str, Any] | None = None) -> Any:
 
 
 def _raw_weight(canonical: str, entry: TensorEntry, rows: Any) -> RawWeight:
-    views = {"F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2")}
-    label, dtype = views.get(entry.type, (f"gguf:{entry.type}", "u1"))
+    label, dtype = _VIEWS.get(entry.type, (f"gguf:{entry.type}", "u1"))
     return RawWeight(
         canonical,
         entry.shape,

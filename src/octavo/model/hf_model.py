@@ -16,7 +16,7 @@ import numpy as np
 
 from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
-from octavo.model.safetensors import Entry, find_tensors, load_json, raw_weight
+from octavo.model.safetensors import DTYPES, Entry, find_tensors, load_json, raw_weight
 from octavo.model.spec import DecoderSpec
 from octavo.model.weights import Checkpoint, check_tensors, expected_shapes, file_names
 
@@ -141,6 +141,12 @@ def check(
         hint = 'If the embedding serves as head, config.json must say "tie_word_embeddings": true.'
     check_tensors(str(directory), {names[key]: shape for key, shape in shapes.items()}, found, hint)
     return names
+
+
+def formats(entries: Mapping[str, Entry], names: Mapping[str, str]) -> dict[str, str]:
+    """Canonical name -> `RawWeight.format`, `names` being canonical name -> name in the files."""
+    kinds = {name: entries[file].dtype for name, file in names.items()}
+    return {name: DTYPES.get(kind, (kind, ""))[0] for name, kind in kinds.items()}
 
 
 def open_weights(

@@ -11,9 +11,21 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """Facts about one model. Byte figures are of the packed weights as the backend will hold them.
+class Pack:
+    """`count` times matrices that are packed as one; `parts` has the `RawWeight.format` and the
+    outputs of each."""
 
+    parts: tuple[tuple[str, int], ...]
+    inputs: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Facts about one model. Byte figures are of the reference backend, which holds everything in
+    float32; `sizes.sized` gives those of another.
+
+    `packs` are all its matrices (none: not known).
     `kv_bytes_per_token` counts keys and values of all layers. `generation` holds the defaults of
     generation_config (temperature, top_p, top_k, repetition_penalty ...), already reduced to
     SamplingParams names; `do_sample: false` is temperature 0. `eos_token_ids` is the union of what
@@ -43,3 +55,4 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = field(default_factory=dict)
     tokenizer_files: tuple[str, ...] = ()
+    packs: tuple[Pack, ...] = ()

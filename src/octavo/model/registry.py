@@ -21,7 +21,7 @@ from octavo.model.gguf import Header, read_header, split_parts
 from octavo.model.info import ModelInfo
 from octavo.model.safetensors import load_json
 from octavo.model.spec import DecoderSpec, WeightSource
-from octavo.model.weights import expected_shapes
+from octavo.model.weights import expected_shapes, packs
 
 FLOAT_BYTES = 4
 """Bytes of a weight, a cached value and an activation as the reference backend holds them."""
@@ -102,7 +102,7 @@ class _HfModel:
 
     def info(self) -> ModelInfo:
         spec = self.plan.build(self.plan.max_position)
-        hf_model.check(self.directory, spec, self.family, self.entries)
+        names = hf_model.check(self.directory, spec, self.family, self.entries)
         generation = self._generation()
         ends = [
             token_ids(self.config.get("eos_token_id"), "eos_token_id", self.origin),
@@ -117,6 +117,7 @@ class _HfModel:
             self.family,
             self.plan,
             spec,
+            packs=packs(spec, hf_model.formats(self.entries, names)),
             format="safetensors",
             quantization=hf_model.dtype(self.config, self.entries),
             bos_token_id=bos,
@@ -146,7 +147,7 @@ class _GgufModel:
     def info(self) -> ModelInfo:
         meta = self.header.metadata
         spec = self.plan.build(self.plan.max_position)
-        gguf_model.check(self.header, spec, self.family)
+        names = gguf_model.check(self.header, spec, self.family)
         bos = meta.get("tokenizer.ggml.bos_token_id")
         return _info(
             self.path,
@@ -154,6 +155,7 @@ class _GgufModel:
             self.family,
             self.plan,
             spec,
+            packs=packs(spec, gguf_model.formats(self.header, names)),
             format="gguf",
             quantization=gguf_model.quantization(self.header),
             bos_token_id=bos if isinstance(bos, int) else None,

@@ -6,6 +6,7 @@ Does not know: processes, scheduling. The configuration is any object with the f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,11 +18,15 @@ from octavo.model.fingerprint import fingerprint
 from octavo.model.info import ModelInfo
 from octavo.model.kv_cache import bytes_per_block, cache_layout
 from octavo.model.registry import open_model
+from octavo.model.sizes import KV_DTYPES, kv_dtype
 from octavo.ops import Ops
-from octavo.ops.select import select_ops
+from octavo.ops.packing import DTYPES
+from octavo.ops.select import resolve_backend, select_ops
 
-COMPUTE_DTYPE = "float32"
-"""The reference backend computes, and keeps keys and values, in this."""
+log = logging.getLogger(__name__)
+
+_PLAIN = ("auto", "float32")
+"""All that the reference backend computes in, and keeps keys and values in."""
 
 
 class LoadConfig(Protocol):
@@ -45,6 +50,8 @@ class LoadConfig(Protocol):
     def threads(self) -> int: ...
     @property
     def row_at_a_time(self) -> bool: ...
+    @property
+    def kv_cache_dtype(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -65,33 +72,18 @@ def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded
 
     `wrap` puts something of the caller's around the backend, e.g. a clock.
     """
-    if config.dtype not in ("auto", COMPUTE_DTYPE):
-        raise ModelError(
-            f"dtype is {config.dtype!r}; the reference backend computes in {COMPUTE_DTYPE}",
-            "unsupported_dtype",
-            f"Use --dtype auto or --dtype {COMPUTE_DTYPE}.",
-        )
-    try:
-        ops = select_ops(
-            config.backend,
-            threads=config.threads,
-            row_at_a_time=config.row_at_a_time,
-            quantize=config.quantize,
-        )
-    except ValueError as error:
-        raise ModelError(
-            str(error), "unknown_backend", "Use --backend auto and --quantize none."
-        ) from error
+    ops = _choose_ops(config)
     if wrap is not None:
         ops = wrap(ops)
+    cached = kv_dtype(ops.name, config.dtype, config.kv_cache_dtype)
     opened = open_model(config.model, config.max_model_len)
     try:
         print_of = fingerprint(
             opened.spec,
             opened.source,
             backend=ops.identity,
-            dtype=COMPUTE_DTYPE,
-            kv_dtype=COMPUTE_DTYPE,
+            dtype=config.dtype,
+            kv_dtype=cached,
         )
         decoder = Decoder(opened.spec, opened.source, ops, config.threads)
     finally:
@@ -102,14 +94,52 @@ def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded
         num_blocks=config.num_blocks,
         block_size=config.block_size,
         eos_ids=opened.info.eos_token_ids,
+        kv_dtype=cached,
     )
-    layout = cache_layout(opened.spec, config.block_size, COMPUTE_DTYPE)
+    for note in ops.notes:
+        log.info("%s", note)
+    layout = cache_layout(opened.spec, config.block_size, cached)
     notes = {
         "backend": ops.name,
         "numerics": ops.identity,
-        "dtype": COMPUTE_DTYPE,
+        "dtype": config.dtype,
+        "losses": ops.notes,
         "kv_dtype": layout.dtype,
         "kv_bytes": bytes_per_block(layout) * config.num_blocks,
         "threads": config.threads,
     }
     return Loaded(executor, opened.info, print_of, notes)
+
+
+def _choose_ops(config: LoadConfig) -> Ops:
+    """The backend for `config`. Raises ModelError where it cannot be had, or cannot compute so."""
+    try:
+        backend = resolve_backend(config.backend, row_at_a_time=config.row_at_a_time)
+    except ValueError as error:
+        raise ModelError(str(error), "unknown_backend", "Use --backend auto.") from error
+    compiled = backend == "cpu"
+    _check_dtype("dtype", config.dtype, DTYPES if compiled else _PLAIN, backend)
+    allowed = KV_DTYPES if compiled else _PLAIN
+    _check_dtype("kv_cache_dtype", config.kv_cache_dtype, allowed, backend)
+    try:
+        return select_ops(
+            backend,
+            threads=config.threads,
+            row_at_a_time=config.row_at_a_time,
+            dtype=config.dtype,
+            quantize=config.quantize,
+        )
+    except ValueError as error:
+        raise ModelError(str(error), "unsupported_quantization", "Use --quantize none.") from error
+    except RuntimeError as error:
+        raise ModelError(str(error), "backend_missing", "Use --backend reference.") from error
+
+
+def _check_dtype(name: str, value: str, allowed: tuple[str, ...], backend: str) -> None:
+    if value not in allowed:
+        flag = "--" + name.replace("_", "-")
+        raise ModelError(
+            f"{name} is {value!r}; the {backend} backend takes {', '.join(allowed)}",
+            "unsupported_dtype",
+            f"Use {flag} auto, or another --backend.",
+        )

@@ -6,9 +6,11 @@ Does not know: file formats (safetensors, gguf_model) or packing (ops).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from octavo.model.errors import ModelError
+from octavo.model.info import Pack
 from octavo.model.spec import DecoderSpec
 from octavo.ops import RawWeight
 
@@ -65,6 +67,24 @@ def expected_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
             if bias:
                 shapes[f"{at}{name}.bias"] = (outputs,)
     return shapes
+
+
+def packs(spec: DecoderSpec, formats: Mapping[str, str]) -> tuple[Pack, ...]:
+    """The matrices of `spec` as the decoder packs them; `formats` by canonical name."""
+    shapes = expected_shapes(spec)
+    fused: list[tuple[str, ...]] = [("embed",)] if spec.tied else [("embed",), ("head",)]
+    for i, layer in enumerate(spec.layers):
+        gated = layer.activation.endswith("_gated")
+        for names in (("q", "k", "v"), ("o",), ("gate", "up") if gated else ("up",), ("down",)):
+            fused.append(tuple(f"layers.{i}.{name}" for name in names))
+    counts = Counter(
+        (
+            tuple((formats[name], shapes[name][0]) for name in names),
+            shapes[names[0]][1],
+        )
+        for names in fused
+    )
+    return tuple(Pack(*key, count) for key, count in counts.items())
 
 
 def file_names(

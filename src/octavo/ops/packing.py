@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 DTYPES = ("auto", "bfloat16", "float32")
 QUANTIZE = ("none", "int8", "int4")
@@ -83,6 +84,21 @@ def packed_bytes(formats: Sequence[str], outputs: int, inputs: int, dtype: str) 
     if packed_format(formats, dtype) == "f32":
         return padded * inputs * 4
     return padded * (inputs + inputs % 2) * 2
+
+
+def stack_bytes(
+    parts: Sequence[tuple[str, int]], inputs: int, dtype: str = "auto", quantize: str = "none"
+) -> int:
+    """Bytes of matrices that are packed as one, without biases. `parts` has the `RawWeight.format`
+    and the outputs of each."""
+    codes = [code_format(source, dtype, quantize) for source, _ in parts]
+    if len({code is None for code in codes}) > 1:
+        return sum(stack_bytes([part], inputs, dtype, quantize) for part in parts)
+    if codes[0] is None:
+        outputs = sum(count for _, count in parts)
+        return packed_bytes([source for source, _ in parts], outputs, inputs, dtype)
+    runs = groupby(zip(codes, parts, strict=True), key=lambda entry: entry[0] or "")
+    return sum(code_bytes(code, sum(n for _, (_, n) in run), inputs) for code, run in runs)
 
 
 def loss(source: str, packed: str) -> str | None:

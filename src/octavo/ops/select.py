@@ -13,6 +13,13 @@ from octavo.ops import Ops
 BACKENDS = ("auto", "cpu", "reference")
 
 
+def resolve_backend(name: str, *, row_at_a_time: bool = False) -> str:
+    """ "auto" is the reference. Raises ValueError for a name that is not in `BACKENDS`."""
+    if name not in BACKENDS:
+        raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")
+    return "reference" if name == "auto" else name
+
+
 def select_ops(
     name: str = "auto",
     *,
@@ -21,17 +28,16 @@ def select_ops(
     dtype: str = "auto",
     quantize: str = "none",
 ) -> Ops:
-    """The backend called `name`; "auto" is the reference.
+    """The backend called `name` (`resolve_backend`).
 
     `threads` is how many it may use; `dtype` and `quantize` how the compiled backend packs
     weights. Raises ValueError for a name that is not in `BACKENDS` and for options that the backend
     does not have, RuntimeError for a backend that cannot run here.
     """
-    if name not in BACKENDS:
-        raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")
-    if quantize != "none" and name != "cpu":
+    backend = resolve_backend(name, row_at_a_time=row_at_a_time)
+    if quantize != "none" and backend != "cpu":
         raise ValueError(f"quantize {quantize} needs backend cpu; it is {name}")
-    if name == "cpu":
+    if backend == "cpu":
         from octavo.ops.cpu import CpuOps
 
         return CpuOps(threads=threads, dtype=dtype, quantize=quantize)

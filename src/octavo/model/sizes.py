@@ -1,0 +1,54 @@
+"""What a model takes in memory on a backend: its bytes as they will be packed and cached.
+
+Owns: the data types that a backend computes in, and `sized`.
+Does not know: how much memory there is (core.memory), or how weights are packed (ops.packing).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.model.info import ModelInfo
+from octavo.model.kv_cache import bytes_per_block
+from octavo.ops import CacheLayout
+from octavo.ops.packing import stack_bytes
+from octavo.ops.select import resolve_backend
+
+KV_DTYPES = ("auto", "float32")
+
+
+def kv_dtype(backend: str, dtype: str, asked: str = "auto") -> str:
+    """The type of cached keys and values for the options `dtype` and `kv_cache_dtype`."""
+    return "float32" if asked == "auto" else asked
+
+
+def sized(
+    model: ModelInfo,
+    *,
+    backend: str,
+    dtype: str = "auto",
+    quantize: str = "none",
+    kv_cache_dtype: str = "auto",
+    row_at_a_time: bool = False,
+) -> ModelInfo:
+    """`model` with `weight_bytes` and `kv_bytes_per_token` as `backend` will hold them."""
+    backend = resolve_backend(backend, row_at_a_time=row_at_a_time)
+    if backend == "reference":
+        return model
+    cached = kv_dtype(backend, dtype, kv_cache_dtype)
+    layout = CacheLayout(1, (model.layers,), model.kv_heads, model.head_dim, cached)
+    return replace(
+        model,
+        weight_bytes=_weight_bytes(model, dtype, quantize),
+        kv_bytes_per_token=bytes_per_block(layout),
+    )
+
+
+def _weight_bytes(model: ModelInfo, dtype: str, quantize: str) -> int:
+    """Matrices as they are packed, and the rest (norms, biases) in float32."""
+    if not model.packs:
+        return model.weight_bytes
+    matrices = sum(n * pack.inputs * pack.count for pack in model.packs for _, n in pack.parts)
+    return 4 * (model.parameters - matrices) + sum(
+        stack_bytes(pack.parts, pack.inputs, dtype, quantize) * pack.count for pack in model.packs
+    )

@@ -8,20 +8,25 @@ import numpy as np
 import pytest
 
 from octavo.model.kv_cache import cache_layout
+from octavo.ops.native import native_available
 from support import golden_models, run_decoder
 from support.run_decoder import BLOCK, step
 
-LENGTH = 22
+LENGTH = 38
 BORDERS = (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, LENGTH - 1)
+EXACT = ["reference", *(["cpu"] if native_available() else [])]
 
 
 @pytest.mark.parametrize("shared", BORDERS)
 @pytest.mark.parametrize("name", golden_models.CONFIGS)
-def test_b01_a_prefix_hit_changes_nothing(name: str, shared: int, tmp_path: Path) -> None:
-    """Bitwise, in the row-at-a-time mode: the second sequence finds the full blocks of the first
-    `shared` tokens, and computes the rest in pieces of five."""
+@pytest.mark.parametrize("backend", EXACT)
+def test_b01_a_prefix_hit_changes_nothing(
+    backend: str, name: str, shared: int, tmp_path: Path
+) -> None:
+    """Bitwise (the reference in its row-at-a-time mode): the second sequence finds the full blocks
+    of the first `shared` tokens, and computes the rest in pieces of five."""
     path = golden_models.write_checkpoint(tmp_path / name, name)
-    decoder, ops = run_decoder.load(path, row_at_a_time=True)
+    decoder, ops = run_decoder.load(path, backend=backend, row_at_a_time=True)
     rng = np.random.default_rng(shared)
     first = rng.integers(0, golden_models.VOCAB, LENGTH).tolist()
     second = [*first[:shared], *rng.integers(0, golden_models.VOCAB, LENGTH - shared).tolist()]
@@ -38,12 +43,13 @@ def test_b01_a_prefix_hit_changes_nothing(name: str, shared: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", golden_models.CONFIGS)
+@pytest.mark.parametrize("backend", EXACT)
 def test_b01_a_full_hit_computes_the_last_token_without_writing_it(
-    name: str, tmp_path: Path
+    backend: str, name: str, tmp_path: Path
 ) -> None:
     path = golden_models.write_checkpoint(tmp_path / name, name)
-    decoder, ops = run_decoder.load(path, row_at_a_time=True)
-    ids = golden_models.token_ids(name)[: 3 * BLOCK].tolist()
+    decoder, ops = run_decoder.load(path, backend=backend, row_at_a_time=True)
+    ids = golden_models.token_ids(name)[: 2 * BLOCK].tolist()
     cache = ops.allocate_cache(cache_layout(decoder.spec, BLOCK), [4])
     table = [3, 1, 2]
     whole = step(decoder, ops, cache, table, ids, 0)

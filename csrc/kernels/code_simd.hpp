@@ -14,6 +14,20 @@
 
 namespace octavo::OCTAVO_ISA {
 
+#if defined(__AVX2__)
+// Pins a running sum to its register and its place in the order of work. Sums of integers may be
+// re-associated, and the compiler does so until it has no registers left.
+template <class T>
+inline T pinned(T x) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(x));
+#else
+    asm("" : "+x"(x));
+#endif
+    return x;
+}
+#endif
+
 constexpr bool is_nibble(CodeKind kind) { return kind == NIBBLE || kind == NIBBLE_TABLE; }
 
 #if defined(__AVX512VNNI__)
@@ -26,6 +40,25 @@ inline Ints ints_set(std::int32_t x) { return _mm512_set1_epi32(x); }
 inline V to_float(Ints a) { return {_mm512_cvtepi32_ps(a)}; }
 inline V load_half(const void* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
+}
+
+// The largest magnitude of n values as a float's bits: what is not finite is larger than all else.
+inline std::uint32_t largest_bits(const float* x, std::size_t n) {
+    Ints most = ints_zero();
+    for (std::size_t i = 0; i < n; i += 16)
+        most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_loadu_si512(x + i), ints_set(0x7fffffff)));
+    return static_cast<std::uint32_t>(_mm512_reduce_max_epi32(most));
+}
+// Sixteen values times `inverse`, rounded to nearest, ties to even; returns the codes' sum.
+inline std::int32_t round_codes(const float* x, float inverse, std::int16_t* codes) {
+    const Ints rounded = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), _mm512_cvtepi32_epi16(rounded));
+    return _mm512_reduce_add_epi32(rounded);
+}
+// 32 codes from 16 bits to 8.
+inline void narrow_codes(const std::int16_t* codes, std::uint8_t* bytes) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes),
+                        _mm512_cvtepi16_epi8(_mm512_loadu_si512(codes)));
 }
 
 // The codes of step `step` (of four inputs) of output vector `j`.
@@ -57,7 +90,7 @@ struct Dot {
         return _mm512_set1_epi32(four);
     }
     static Partial begin(Ints sum) { return sum; }
-    static Partial add(Partial p, Weights w, Inputs a) { return _mm512_dpbusd_epi32(p, w, a); }
+    static Partial add(Partial p, Weights w, Inputs a) { return pinned(_mm512_dpbusd_epi32(p, w, a)); }
     static Ints end(Ints, Partial p) { return p; }
 };
 
@@ -71,6 +104,41 @@ inline Ints ints_set(std::int32_t x) { return _mm256_set1_epi32(x); }
 inline V to_float(Ints a) { return {_mm256_cvtepi32_ps(a)}; }
 inline V load_half(const void* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+
+inline __m128i halves_of(Ints a, __m128i (*join)(__m128i, __m128i)) {
+    return join(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+}
+// The largest magnitude of n values as a float's bits: what is not finite is larger than all else.
+inline std::uint32_t largest_bits(const float* x, std::size_t n) {
+    Ints most = ints_zero();
+    for (std::size_t i = 0; i < n; i += 8) {
+        const Ints bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+        most = _mm256_max_epi32(most, _mm256_and_si256(bits, ints_set(0x7fffffff)));
+    }
+    __m128i four = halves_of(most, _mm_max_epi32);
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    return static_cast<std::uint32_t>(_mm_cvtsi128_si32(four));
+}
+// Sixteen values times `inverse`, rounded to nearest, ties to even; returns the codes' sum.
+inline std::int32_t round_codes(const float* x, float inverse, std::int16_t* codes) {
+    const __m256 factor = _mm256_set1_ps(inverse);
+    const Ints low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor));
+    const Ints high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), factor));
+    const Ints mixed = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), mixed);
+    __m128i four = halves_of(_mm256_add_epi32(low, high), _mm_add_epi32);
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    return _mm_cvtsi128_si32(four);
+}
+// 32 codes from 16 bits to 8.
+inline void narrow_codes(const std::int16_t* codes, std::uint8_t* bytes) {
+    const Ints low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const Ints high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes),
+                        _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8));
 }
 
 template <CodeKind kind>
@@ -106,7 +174,7 @@ struct Dot {
     static Inputs broadcast(const std::uint8_t* p) { return broadcast4(p); }
     static Partial begin(Ints) { return _mm256_setzero_si256(); }
     static Partial add(Partial p, Weights w, Inputs a) {
-        return _mm256_add_epi16(p, _mm256_maddubs_epi16(w, a));
+        return pinned(_mm256_add_epi16(p, _mm256_maddubs_epi16(w, a)));
     }
     static Ints end(Ints sum, Partial p) {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
@@ -131,8 +199,8 @@ struct WideDot {
     static Inputs broadcast(const std::uint8_t* p) { return {broadcast4(p), broadcast4(p + 4)}; }
     static Partial begin(Ints sum) { return sum; }
     static Partial add(Partial p, const Weights& w, const Inputs& a) {
-        p = _mm256_add_epi32(p, _mm256_madd_epi16(w.even, a.even));
-        return _mm256_add_epi32(p, _mm256_madd_epi16(w.odd, a.odd));
+        p = pinned(_mm256_add_epi32(p, _mm256_madd_epi16(w.even, a.even)));
+        return pinned(_mm256_add_epi32(p, _mm256_madd_epi16(w.odd, a.odd)));
     }
     static Ints end(Ints, Partial p) { return p; }
 };
@@ -161,6 +229,28 @@ inline V load_half(const void* p) {
     std::uint16_t halves[V::N];
     std::memcpy(halves, p, sizeof halves);
     return V::each([&](std::size_t i) { return half_to_float(halves[i]); });
+}
+
+inline std::uint32_t largest_bits(const float* x, std::size_t n) {
+    std::uint32_t most = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        std::uint32_t bits;
+        std::memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+inline std::int32_t round_codes(const float* x, float inverse, std::int16_t* codes) {
+    std::int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) {
+        codes[i] = static_cast<std::int16_t>(std::nearbyint(x[i] * inverse));
+        sum += codes[i];
+    }
+    return sum;
+}
+inline void narrow_codes(const std::int16_t* codes, std::uint8_t* bytes) {
+    for (int i = 0; i < 32; ++i) bytes[i] = static_cast<std::uint8_t>(codes[i]);
 }
 
 struct Codes {

@@ -36,5 +36,6 @@ void bind_ceiling(nb::module_& module);
 void bind_norm(nb::module_& module);
 void bind_linear(nb::module_& module);
 void bind_sample(nb::module_& module);
+void bind_attention(nb::module_& module);
 
 }  // namespace octavo

@@ -10,6 +10,7 @@
 
 #include "rows.hpp"
 #include "kernels/code_types.hpp"
+#include "kv_types.hpp"
 
 namespace octavo {
 

@@ -52,4 +52,5 @@ NB_MODULE(_native, module) {
     bind_norm(module);
     bind_linear(module);
     bind_sample(module);
+    bind_attention(module);
 }

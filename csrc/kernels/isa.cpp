@@ -3,12 +3,15 @@
 // standard library is compiled with instructions that the processor may lack and then shared.
 #include "../kernels.hpp"
 #include "ceiling.hpp"
+#include "attention.hpp"
+#include "kv_tile.hpp"
 #include "linear_float.hpp"
 #include "act.hpp"
 #include "code_rows.hpp"
 #include "linear_codes.hpp"
 #include "norm.hpp"
 #include "sample.hpp"
+#include "rope.hpp"
 
 #define OCTAVO_TEXT2(x) #x
 #define OCTAVO_TEXT(x) OCTAVO_TEXT2(x)
@@ -51,6 +54,10 @@ const Kernels table = {
     .ceiling_float = ceiling_float,
     .ceiling_bf16 = ceiling_bf16,
     .ceiling_int8 = ceiling_int8,
+    .rotate = rotate,
+    .store_kv = store_kv,
+    .attend = attend,
+    .merge_splits = merge_splits,
 };
 
 }  // namespace octavo::OCTAVO_ISA

@@ -60,6 +60,11 @@ struct V {
     // a * b + c in one rounding.
     friend V fma(V a, V b, V c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
     friend V round(V a) { return {_mm512_roundscale_ps(a.v, 8)}; }
+    friend V copy_sign(V size, V sign) {
+        const __m512 bit = _mm512_set1_ps(-0.0f);
+        return {_mm512_or_ps(_mm512_andnot_ps(bit, size.v), _mm512_and_ps(bit, sign.v))};
+    }
+    friend bool any_above(V a, V b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) != 0; }
     // a * 2^n for integral n.
     friend V scale_by_power(V a, V n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 };
@@ -92,6 +97,13 @@ struct V {
     friend V min(V a, V b) { return {_mm256_min_ps(a.v, b.v)}; }
     friend V fma(V a, V b, V c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
     friend V round(V a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+    friend V copy_sign(V size, V sign) {
+        const __m256 bit = _mm256_set1_ps(-0.0f);
+        return {_mm256_or_ps(_mm256_andnot_ps(bit, size.v), _mm256_and_ps(bit, sign.v))};
+    }
+    friend bool any_above(V a, V b) {
+        return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)) != 0;
+    }
     friend V scale_by_power(V a, V n) {
         const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
         return {_mm256_mul_ps(a.v, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)))};
@@ -142,6 +154,14 @@ struct V {
         return each([&](std::size_t i) { return a.v[i] * b.v[i] + c.v[i]; });
     }
     friend V round(V a) { return each([&](std::size_t i) { return std::nearbyint(a.v[i]); }); }
+    friend V copy_sign(V size, V sign) {
+        return each([&](std::size_t i) { return std::copysign(size.v[i], sign.v[i]); });
+    }
+    friend bool any_above(V a, V b) {
+        bool any = false;
+        for (std::size_t i = 0; i < N; ++i) any |= a.v[i] > b.v[i];
+        return any;
+    }
     friend V scale_by_power(V a, V n) {
         return each([&](std::size_t i) { return std::ldexp(a.v[i], static_cast<int>(n.v[i])); });
     }

@@ -28,6 +28,7 @@ from octavo.ops import (
     SampleRow,
 )
 from octavo.ops.cpu_codes import pack as pack_codes
+from octavo.ops.cpu_cache import CpuAttention, CpuBatch
 from octavo.ops.cpu_linear import pack_float
 from octavo.ops.cpu_sampling import sample_rows, score_rows
 from octavo.ops.native import load_native, native_reason
@@ -70,6 +71,7 @@ class CpuOps:
         self.notes: list[str] = []
         self._native = native
         self._pool = native.Pool(threads)
+        self._attention = CpuAttention(native, self._pool)
         self._twin = ReferenceOps(threads=threads, row_at_a_time=True)
 
     @property
@@ -135,10 +137,10 @@ class CpuOps:
     # The batch, the cache, attention
 
     def upload(self, batch: HostBatch) -> Any:
-        return self._twin.upload(batch)
+        return self._attention.upload(batch)
 
     def logit_rows(self, x: Floats, batch: Any) -> Floats:
-        return self._twin.logit_rows(x, batch)
+        return x[batch.logit_tokens]
 
     def rope_and_store(
         self,
@@ -150,16 +152,16 @@ class CpuOps:
         rope: RopeSpec | None,
         spec: AttentionSpec,
     ) -> Floats:
-        return self._twin.rope_and_store(q, k, v, cache, batch, rope, spec)
+        return self._attention.rope_and_store(q, k, v, cache, batch, rope, spec)
 
     def attention(self, q: Floats, cache: Any, batch: Any, spec: AttentionSpec) -> Floats:
-        return self._twin.attention(q, cache, batch, spec)
+        return self._attention.attention(q, cache, batch, spec)
 
     def allocate_cache(self, layout: CacheLayout, blocks: Sequence[int]) -> Any:
-        return self._twin.allocate_cache(layout, blocks)
+        return self._attention.allocate_cache(layout, blocks)
 
     def copy_blocks(self, cache: Any, pairs: Sequence[tuple[int, int, int]]) -> None:
-        self._twin.copy_blocks(cache, pairs)
+        self._attention.copy_blocks(cache, pairs)
 
     # From logits to tokens
 

@@ -38,14 +38,19 @@ class RopeTable:
 
     def rows(self, positions: Ids) -> tuple[Floats, Floats]:
         """(tokens, 1, rotary_dim / 2) each, to be broadcast over heads."""
-        while self._cos.shape[0] <= positions.max(initial=-1):
+        cos, sin = self.table(positions.max(initial=-1) + 1)
+        return cos[positions, None], sin[positions, None]
+
+    def table(self, count: int) -> tuple[Floats, Floats]:
+        """At least the first `count` positions: (positions, rotary_dim / 2) each."""
+        while self._cos.shape[0] < count:
             start = self._cos.shape[0]
             angles = np.outer(
                 np.arange(start, start + TABLE_STEP, dtype=np.float32), self._frequencies
             )
             self._cos = np.concatenate([self._cos, np.cos(angles) * self._scale])
             self._sin = np.concatenate([self._sin, np.sin(angles) * self._scale])
-        return self._cos[positions, None], self._sin[positions, None]
+        return self._cos, self._sin
 
 
 def rotate(x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> Floats:

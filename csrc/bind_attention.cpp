@@ -1,6 +1,7 @@
 // The KV cache, rope with the cache write, and attention over numpy arrays.
 #include "bind.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -40,8 +41,9 @@ void require_rows(const Strided& x, const char* name, std::size_t tokens, std::s
     require(x.shape(0) == tokens && x.shape(1) == columns,
             std::string(name) + " is (" + text(x.shape(0)) + ", " + text(x.shape(1)) + "); expected (" +
                 text(tokens) + ", " + text(columns) + ")");
-    require(x.shape(1) <= 1 || x.stride(1) == 1, std::string(name) + " must have adjacent columns");
-    require(x.shape(0) <= 1 || x.stride(0) >= 0, std::string(name) + " must not run backwards");
+    if (tokens == 0) return;
+    require(columns <= 1 || x.stride(1) == 1, std::string(name) + " must have adjacent columns");
+    require(tokens <= 1 || x.stride(0) >= 0, std::string(name) + " must not run backwards");
 }
 
 void require_place(KvCache& cache, const KvBatch& batch, std::size_t group, std::size_t layer) {

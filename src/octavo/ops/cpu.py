@@ -136,11 +136,12 @@ class CpuOps:
 
     # The batch, the cache, attention
 
-    def upload(self, batch: HostBatch) -> Any:
+    def upload(self, batch: HostBatch) -> CpuBatch:
         return self._attention.upload(batch)
 
     def logit_rows(self, x: Floats, batch: Any) -> Floats:
-        return x[batch.logit_tokens]
+        rows: Floats = x[batch.logit_tokens]
+        return rows
 
     def rope_and_store(
         self,

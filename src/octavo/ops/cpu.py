@@ -27,8 +27,8 @@ from octavo.ops import (
     SampledRow,
     SampleRow,
 )
-from octavo.ops.cpu_codes import pack as pack_codes
 from octavo.ops.cpu_cache import CpuAttention, CpuBatch
+from octavo.ops.cpu_codes import pack as pack_codes
 from octavo.ops.cpu_linear import pack_float
 from octavo.ops.cpu_sampling import sample_rows, score_rows
 from octavo.ops.native import load_native, native_reason

@@ -6,7 +6,7 @@ BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: serve test lint fix bench docs oracle measure clean
+.PHONY: serve test lint fix bench docs oracle gpu-check measure clean
 
 serve: .venv/.installed  ## serve a model (ARGS="--port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
@@ -31,9 +31,13 @@ bench: .venv/.installed  ## measure the scheduler and the default model
 docs: .venv/.developing  ## write the generated references in docs/
 	$(BIN)/python scripts/generate_docs.py
 
-oracle: .venv/.installed .venv-oracle/.installed  ## make the golden arrays anew, and compare
+oracle: .venv/.installed .venv-oracle/.installed  ## compare with torch and transformers
 	.venv-oracle/bin/python tests/oracle/make_golden.py --model "$$($(BIN)/octavo pull)" --check
 	.venv-oracle/bin/python tests/oracle/make_chat_golden.py --check
+	TRITON_INTERPRET=1 .venv-oracle/bin/python -m pytest tests/gpu -rs -p no:cacheprovider
+
+gpu-check:  ## run the GPU backend's tests on this machine's GPU (PYTHON: one that has torch)
+	@$(PYTHON) scripts/gpu_check.py $(ARGS)
 
 measure: .venv/.developing  ## first token, idle CPU, size of the environment
 	@$(BIN)/python scripts/measure.py

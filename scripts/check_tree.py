@@ -80,6 +80,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 """Module (or package) -> what of ours it may import. The longest name that fits decides."""
 
+GPU_EXTRA = {"torch", "triton"}
+GPU_MODULES = (
+    "octavo.ops.cuda",
+    "octavo.ops.cuda_attention",
+    "octavo.ops.cuda_cache",
+    "octavo.ops.triton.rms_norm",
+)
+"""The modules that import the extra `gpu`: no other may, and whatever imports "everything" leaves
+them out, because the base install has no torch."""
+
 NOT_IN_CORE = {"asyncio", "socket", "logging", "time", "threading", "multiprocessing", "os", "sys"}
 """Parts of the standard library that the core must do without."""
 
@@ -137,6 +147,8 @@ def import_faults(module: Module) -> Iterator[str]:
             top = name.split(".")[0]
             allowed = top in sys.stdlib_module_names
             allowed = allowed and not (rule == "octavo.core" and top in NOT_IN_CORE)
+        elif name.split(".")[0] in GPU_EXTRA:
+            allowed = module.name in GPU_MODULES
         else:
             allowed = not name.startswith("(relative")
         if not allowed:

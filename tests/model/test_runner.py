@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -348,10 +349,16 @@ def test_the_fingerprint_tells_weights_and_numerics_apart(tmp_path: Path) -> Non
     assert len(different | {first}) == 3
 
 
-def test_b08_load_refuses_what_the_backend_cannot_do(tmp_path: Path) -> None:
+def test_b08_load_refuses_what_the_backend_cannot_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_tiny_random(tmp_path / "model")
     with pytest.raises(ModelError, match=r"'float16'.*takes auto, float32") as raised:
         load(config(path, dtype="float16"))
     assert "--dtype auto" in raised.value.hint
-    with pytest.raises(ModelError, match="'cuda'"):
+    with pytest.raises(ModelError, match="'tpu'"):
+        load(config(path, backend="tpu"))
+    monkeypatch.setitem(sys.modules, "octavo.ops.cuda", None)  # as where torch is not installed
+    with pytest.raises(ModelError, match="PyTorch") as raised:
         load(config(path, backend="cuda"))
+    assert raised.value.code == "backend_missing" and "octavo[gpu]" in raised.value.hint

@@ -59,6 +59,7 @@ def test_the_base_install_is_under_300_mib_and_without_torch() -> None:
 def test_every_library_that_the_code_imports_is_declared() -> None:
     """Imports of the source against the dependencies, by the names of the modules they bring."""
     declared = {Requirement(text).name.lower() for text in PROJECT["dependencies"]}
+    gpu = {Requirement(text).name for text in PROJECT["optional-dependencies"]["gpu"]}
     brought = metadata.packages_distributions()
     for module in check_tree.modules():
         for line, name in check_tree.imports(module):
@@ -66,7 +67,8 @@ def test_every_library_that_the_code_imports_is_declared() -> None:
             if top in sys.stdlib_module_names or top == "octavo":
                 continue
             owners = {owner.lower().replace("_", "-") for owner in brought.get(top, [top])}
-            assert owners & declared, f"{module.name}:{line} imports {name}"
+            extra = gpu if module.name in check_tree.GPU_MODULES else set()
+            assert owners & (declared | extra), f"{module.name}:{line} imports {name}"
 
 
 def test_scripts_are_executable() -> None:

@@ -60,6 +60,8 @@ def test_files_and_functions_are_short() -> None:
         ("octavo.server.app", "from octavo.engine.engine_core import EngineCore"),
         ("octavo.server.app", "from octavo.ops import Ops"),
         ("octavo.config.kinds", "from octavo.core.plan import Row"),
+        ("octavo.ops.reference", "import torch"),
+        ("octavo.ops.select", "def f():\n    import triton.language"),
         ("octavo.unknown.area", "import json"),
     ],
 )
@@ -98,7 +100,9 @@ def test_the_core_imports_nothing_but_plain_standard_library() -> None:
 
 def test_nothing_on_the_cpu_path_imports_torch_or_transformers() -> None:
     names = [module.name for module in check_tree.modules()]
-    names = [name for name in names if name not in ("octavo.__main__",)]
+    # These are the GPU's path, and import an extra; test_imports_point_one_way finds any other.
+    assert set(check_tree.GPU_MODULES) < set(names)
+    names = [name for name in names if name not in ("octavo.__main__", *check_tree.GPU_MODULES)]
     loaded = run_python(
         f"""
         import sys

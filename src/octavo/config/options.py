@@ -190,10 +190,11 @@ class Options:
         ("max_num_queued_tokens",),
     )
     backend: str = option(
-        Text(("auto", "cpu", "reference")),
+        Text(("auto", "cpu", "reference", "cuda")),
         "auto",
         ENGINE,
-        "What computes: cpu (compiled kernels) or reference (numpy); auto: the reference.",
+        "What computes: cpu (compiled kernels), reference (numpy) or cuda (PyTorch, from the extra "
+        "octavo[gpu]); auto: the reference.",
     )
     threads: int | None = option(
         Integer(1, 1024),

@@ -21,7 +21,7 @@ from octavo.model.registry import open_model
 from octavo.model.sizes import KV_DTYPES, kv_dtype
 from octavo.ops import Ops
 from octavo.ops.packing import DTYPES
-from octavo.ops.select import resolve_backend, select_ops
+from octavo.ops.select import BackendUnavailable, resolve_backend, select_ops
 
 log = logging.getLogger(__name__)
 
@@ -117,10 +117,9 @@ def _choose_ops(config: LoadConfig) -> Ops:
         backend = resolve_backend(config.backend, row_at_a_time=config.row_at_a_time)
     except ValueError as error:
         raise ModelError(str(error), "unknown_backend", "Use --backend auto.") from error
-    compiled = backend == "cpu"
-    _check_dtype("dtype", config.dtype, DTYPES if compiled else _PLAIN, backend)
-    allowed = KV_DTYPES if compiled else _PLAIN
-    _check_dtype("kv_cache_dtype", config.kv_cache_dtype, allowed, backend)
+    allowed = _PLAIN if backend == "reference" else DTYPES
+    _check_dtype("dtype", config.dtype, allowed, backend)
+    _check_dtype("kv_cache_dtype", config.kv_cache_dtype, KV_DTYPES[backend], backend)
     try:
         return select_ops(
             backend,
@@ -131,6 +130,8 @@ def _choose_ops(config: LoadConfig) -> Ops:
         )
     except ValueError as error:
         raise ModelError(str(error), "unsupported_quantization", "Use --quantize none.") from error
+    except BackendUnavailable as error:
+        raise ModelError(str(error), "backend_missing", error.hint) from error
     except RuntimeError as error:
         raise ModelError(str(error), "backend_missing", "Use --backend reference.") from error
 

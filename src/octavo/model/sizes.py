@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.model.info import ModelInfo
+from octavo.model.info import ModelInfo, Pack
 from octavo.model.kv_cache import bytes_per_block
 from octavo.ops import CacheLayout
-from octavo.ops.packing import stack_bytes
+from octavo.ops.packing import packed_bytes, stack_bytes
 from octavo.ops.select import resolve_backend
 
-KV_DTYPES = ("auto", "float32")
+KV_DTYPES = {
+    "cpu": ("auto", "float32"),
+    "cuda": ("auto", "bfloat16", "float32"),
+    "reference": ("auto", "float32"),
+}
+"""What each backend can keep keys and values in."""
 
 
 def kv_dtype(backend: str, dtype: str, asked: str = "auto") -> str:
@@ -39,16 +44,22 @@ def sized(
     layout = CacheLayout(1, (model.layers,), model.kv_heads, model.head_dim, cached)
     return replace(
         model,
-        weight_bytes=_weight_bytes(model, dtype, quantize),
+        weight_bytes=_weight_bytes(model, backend, dtype, quantize),
         kv_bytes_per_token=bytes_per_block(layout),
     )
 
 
-def _weight_bytes(model: ModelInfo, dtype: str, quantize: str) -> int:
+def _weight_bytes(model: ModelInfo, backend: str, dtype: str, quantize: str) -> int:
     """Matrices as they are packed, and the rest (norms, biases) in float32."""
     if not model.packs:
         return model.weight_bytes
     matrices = sum(n * pack.inputs * pack.count for pack in model.packs for _, n in pack.parts)
-    return 4 * (model.parameters - matrices) + sum(
-        stack_bytes(pack.parts, pack.inputs, dtype, quantize) * pack.count for pack in model.packs
-    )
+    packed = sum(_pack_bytes(pack, backend, dtype, quantize) * pack.count for pack in model.packs)
+    return 4 * (model.parameters - matrices) + packed
+
+
+def _pack_bytes(pack: Pack, backend: str, dtype: str, quantize: str) -> int:
+    if backend == "cuda":  # it holds no codes: what is quantised is widened
+        formats, outputs = zip(*pack.parts, strict=True)
+        return packed_bytes(formats, sum(outputs), pack.inputs, dtype)
+    return stack_bytes(pack.parts, pack.inputs, dtype, quantize)

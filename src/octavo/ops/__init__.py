@@ -156,7 +156,13 @@ class SampledRow:
 
 
 class Ops(Protocol):
-    """A backend. One object is chosen at start; there are no capability flags."""
+    """A backend. One object is chosen at start; there are no capability flags.
+
+    Arrays are two-dimensional, (tokens, width). What is passed in may be some columns of a wider
+    array (q, k and v of a fused product): values of a row are adjacent, rows need not be. An op
+    writes to none of its arguments but the cache, and may return one of them. One that finds no
+    memory raises MemoryError: executors fail the step's rows by it, and go on.
+    """
 
     name: str
     notes: list[str]

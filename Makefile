@@ -1,6 +1,7 @@
 # The commands of the project. Each makes the environment it needs; again, it takes no time.
 PYTHON ?= python3
 ARGS ?=
+WORKLOADS ?= ../shared/data/workloads/peers.json
 
 BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
@@ -25,8 +26,8 @@ fix: .venv/.developing  ## repair what style can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.installed  ## measure the scheduler and the default model
-	@$(BIN)/octavo bench $(ARGS)
+bench: .venv/.installed  ## measure ops, the machine, and five workloads over HTTP (ARGS="--baseline ...")
+	@$(BIN)/python scripts/bench.py --workloads $(WORKLOADS) $(ARGS)
 
 docs: .venv/.developing  ## write the generated references in docs/
 	$(BIN)/python scripts/generate_docs.py

@@ -51,6 +51,7 @@ def test_a_tied_head_and_a_lookup() -> None:
     assert counter.cost("linear", np.zeros((2, 8)), packed).label == "linear head"
     assert counter.cost("embed", None, packed).bytes == 3 * 8 * 2
     assert packed_bytes(ReferenceOps().pack([raw("x", 4, 6)])) == 4 * 6 * 4
+    assert packed_bytes(SimpleNamespace(parts=[packed, SimpleNamespace(bytes=5)])) == 1605
 
 
 @pytest.mark.parametrize("window", [0, 1, 3, 8, 100])

@@ -143,9 +143,10 @@ _COUNTED = frozenset(
 
 
 def packed_bytes(weight: Any) -> int:
-    """What a backend's packed weight takes: by its own word, or by the arrays in it."""
+    """What a backend's packed weight takes: by its own word, or by what it is made of."""
     for name in ("bytes", "nbytes"):
         size = getattr(weight, name, None)
         if isinstance(size, int):
             return size
-    return int(weight.matrix.nbytes)
+    parts = getattr(weight, "parts", None)
+    return sum(map(packed_bytes, parts)) if parts is not None else int(weight.matrix.nbytes)

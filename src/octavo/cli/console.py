@@ -31,7 +31,7 @@ def table_console(beside: bool = False) -> Console:
 
     console = Console(stderr=beside, highlight=False)
     if not console.is_terminal:
-        console.width = max(console.width, 160)
+        console.width = max(console.width, 200)
     return console
 
 

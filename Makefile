@@ -7,7 +7,7 @@ BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: serve test lint fix bench docs oracle gpu-check measure clean
+.PHONY: serve test lint fix bench docs oracle gpu-check measure sanitize clean
 
 serve: .venv/.installed  ## serve a model (ARGS="--port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
@@ -42,6 +42,10 @@ gpu-check:  ## run the GPU backend's tests on this machine's GPU (PYTHON: one th
 
 measure: .venv/.developing  ## first token, idle CPU, size of the environment
 	@$(BIN)/python scripts/measure.py
+
+sanitize: .venv/.developing  ## the kernels' tests under address and undefined-behaviour sanitizers
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input nanobind cmake
+	$(BIN)/python scripts/sanitize.py $(ARGS)
 
 clean:
 	rm -rf .venv .venv-oracle build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

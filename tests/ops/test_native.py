@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_every_instruction_set_that_runs_here_can_be_forced(kernels: Any) -> Non
     for isa in [*info["isas"], "mmx"]:
         done = subprocess.run(
             [sys.executable, "-c", code, kernels.__file__],
-            env={"OCTAVO_ISA": isa},
+            env={**os.environ, "OCTAVO_ISA": isa},
             capture_output=True,
             text=True,
         )

@@ -97,6 +97,7 @@ def plan(options: Options, model: ModelInfo, machine: Machine) -> MemoryPlan:
         backend=options.backend,
         dtype=options.dtype,
         quantize=options.quantize,
+        kv_cache_dtype=options.kv_cache_dtype,
         row_at_a_time=options.row_at_a_time,
     )
     facts = ModelFacts(
@@ -185,6 +186,7 @@ def _engine_config(
         enable_prefix_caching=options.enable_prefix_caching,
         dtype=options.dtype,
         quantize=options.quantize,
+        kv_cache_dtype=options.kv_cache_dtype,
         backend=options.backend,
         threads=threads,
         row_at_a_time=options.row_at_a_time,

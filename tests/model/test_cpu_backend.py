@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,12 @@ from octavo.deploy import plan
 from octavo.machine import inspect as inspect_machine
 from octavo.model.decoder import Decoder
 from octavo.model.errors import ModelError
+from octavo.model.kv_cache import bytes_per_block
 from octavo.model.registry import inspect, open_model
 from octavo.model.runner import load
 from octavo.model.sizes import sized
 from octavo.model.weights import expected_shapes
-from octavo.ops import RawWeight
+from octavo.ops import CacheLayout, RawWeight
 from octavo.ops.native import build_info, native_reason
 from octavo.ops.select import select_ops
 from support import golden_models, native_isas, run_decoder
@@ -120,6 +122,37 @@ def test_the_planned_bytes_are_the_packed_ones(source: str, dtype: str, tmp_path
     options = Options(model=str(path), backend="cpu", dtype=dtype)
     memory = plan(options, inspect(path), inspect_machine())
     assert memory.ledger()[0].bytes == held
+
+
+@pytest.mark.parametrize("kept", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("head_dim", [20, 64, 80])
+def test_the_planned_cache_is_the_allocated_one(kept: str, head_dim: int, tmp_path: Path) -> None:
+    model = replace(inspect(SOURCES["bfloat16"](tmp_path / "m")), head_dim=head_dim)
+    planned = sized(model, backend="cpu", kv_cache_dtype=kept).kv_bytes_per_token
+    layout = CacheLayout(32, (model.layers,), model.kv_heads, head_dim, kept)
+    held = select_ops("cpu").allocate_cache(layout, [3]).block_bytes(0)
+    assert bytes_per_block(layout, padded=True) == held == 32 * planned
+
+
+def test_the_cache_follows_the_options(tmp_path: Path) -> None:
+    path = write_tiny_random(tmp_path / "m", "llama", 1)
+    found = {}
+    for dtype, kept, expected in (
+        ("auto", "auto", "bfloat16"),
+        ("float32", "auto", "float32"),
+        ("bfloat16", "float32", "float32"),
+        ("auto", "int8", "int8"),
+    ):
+        loaded = load(config(path, dtype=dtype, kv_cache_dtype=kept))
+        assert loaded.notes["kv_dtype"] == expected
+        found[dtype, kept] = loaded.fingerprint
+    assert len(set(found.values())) == 4
+    assert load(config(path, backend="reference")).notes["kv_dtype"] == "float32"
+    with pytest.raises(ModelError, match="reference backend takes auto, float32"):
+        load(config(path, backend="reference", kv_cache_dtype="int8"))
+    with pytest.raises(ModelError, match="multiples of 16") as refused:
+        load(config(path, block_size=24))
+    assert "--block-size 32" in refused.value.hint
 
 
 def test_a_reference_plan_counts_float32(tmp_path: Path) -> None:

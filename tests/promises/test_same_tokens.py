@@ -48,7 +48,8 @@ EXACT = Mode("reference", block=4, tight=26)
 BATCHED = Mode("reference", block=4, tight=26, exact=False)
 KERNELS = {
     "cpu-float32": Mode("cpu", "float32"),
-    "cpu-bfloat16": Mode("cpu", "bfloat16"),
+    "cpu-bfloat16": Mode("cpu", "bfloat16", "bfloat16"),
+    "cpu-int8": Mode("cpu", "bfloat16", "int8"),
 }
 MODES = {"exact": EXACT, "batched": BATCHED, **(KERNELS if native_available() else {})}
 

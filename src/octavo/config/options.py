@@ -100,6 +100,13 @@ class Options:
         "What weights of plain floats are rounded to at load; int8: a scale for each output, "
         "int4: a scale and a minimum for 32 inputs.",
     )
+    kv_cache_dtype: str = option(
+        Text(("auto", "bfloat16", "float32", "int8")),
+        "auto",
+        MODEL,
+        "How keys and values are kept; int8: a scale for each token and head; auto: bfloat16, or "
+        "float32 with --dtype float32 and on the reference backend.",
+    )
     offline: bool = option(
         Flag(), False, MODEL, "Never use the network; fail if a file is missing."
     )

@@ -28,7 +28,6 @@ HINTS = {
     "enable_request_id_headers": _ALWAYS,
     "enforce_eager": "leave the option out",
     "hf_token": "set the environment variable HF_TOKEN",
-    "kv_cache_dtype": "the KV cache has the type that --dtype implies",
     "load_format": "the format is read from the files; leave the option out",
     "long_prefill_token_threshold": "--max-num-batched-tokens bounds the prompt tokens of a step",
     "max_num_scheduled_tokens": "--max-num-batched-tokens bounds the tokens of a step",

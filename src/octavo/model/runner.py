@@ -16,7 +16,7 @@ from octavo.model.errors import ModelError
 from octavo.model.executor import ModelExecutor
 from octavo.model.fingerprint import fingerprint
 from octavo.model.info import ModelInfo
-from octavo.model.kv_cache import bytes_per_block, cache_layout
+from octavo.model.kv_cache import TILE_KEYS, bytes_per_block, cache_layout
 from octavo.model.registry import open_model
 from octavo.model.sizes import KV_DTYPES, kv_dtype
 from octavo.ops import Ops
@@ -105,7 +105,7 @@ def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded
         "dtype": config.dtype,
         "losses": ops.notes,
         "kv_dtype": layout.dtype,
-        "kv_bytes": bytes_per_block(layout) * config.num_blocks,
+        "kv_bytes": bytes_per_block(layout, padded=ops.name == "cpu") * config.num_blocks,
         "threads": config.threads,
     }
     return Loaded(executor, opened.info, print_of, notes)
@@ -120,6 +120,14 @@ def _choose_ops(config: LoadConfig) -> Ops:
     allowed = _PLAIN if backend == "reference" else DTYPES
     _check_dtype("dtype", config.dtype, allowed, backend)
     _check_dtype("kv_cache_dtype", config.kv_cache_dtype, KV_DTYPES[backend], backend)
+    if backend == "cpu" and config.block_size % TILE_KEYS:
+        raise ModelError(
+            f"block_size is {config.block_size}; the {backend} backend takes multiples of "
+            f"{TILE_KEYS}",
+            "unsupported_block_size",
+            f"Use --block-size {-(-config.block_size // TILE_KEYS) * TILE_KEYS}, or --backend "
+            "reference.",
+        )
     try:
         return select_ops(
             backend,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.model.info import ModelInfo, Pack
-from octavo.model.kv_cache import bytes_per_block
+from octavo.model.kv_cache import TILE_KEYS, bytes_per_block
 from octavo.ops import CacheLayout
 from octavo.ops.packing import packed_bytes, stack_bytes
 from octavo.ops.select import resolve_backend
 
 KV_DTYPES = {
-    "cpu": ("auto", "float32"),
+    "cpu": ("auto", "bfloat16", "float32", "int8"),
     "cuda": ("auto", "bfloat16", "float32"),
     "reference": ("auto", "float32"),
 }
@@ -24,7 +24,9 @@ KV_DTYPES = {
 
 def kv_dtype(backend: str, dtype: str, asked: str = "auto") -> str:
     """The type of cached keys and values for the options `dtype` and `kv_cache_dtype`."""
-    return "float32" if asked == "auto" else asked
+    if asked != "auto":
+        return asked
+    return "bfloat16" if backend == "cpu" and dtype != "float32" else "float32"
 
 
 def sized(
@@ -41,11 +43,11 @@ def sized(
     if backend == "reference":
         return model
     cached = kv_dtype(backend, dtype, kv_cache_dtype)
-    layout = CacheLayout(1, (model.layers,), model.kv_heads, model.head_dim, cached)
+    layout = CacheLayout(TILE_KEYS, (model.layers,), model.kv_heads, model.head_dim, cached)
     return replace(
         model,
         weight_bytes=_weight_bytes(model, backend, dtype, quantize),
-        kv_bytes_per_token=bytes_per_block(layout),
+        kv_bytes_per_token=bytes_per_block(layout, padded=backend == "cpu") // TILE_KEYS,
     )
 
 

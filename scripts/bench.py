@@ -101,7 +101,9 @@ def serve(asked: argparse.Namespace, rest: list[str]) -> tuple[Any, int]:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "serve.json"
-        with subprocess.Popen([*OCTAVO, "serve", f"--port={port}", *rest]) as server:
+        with subprocess.Popen(
+            [*OCTAVO, "serve", f"--port={port}", "--log-level=warning", *rest]
+        ) as server:
             try:
                 wait_ready(server, port)
                 command = [*OCTAVO, "bench", "serve", f"--url=127.0.0.1:{port}"]

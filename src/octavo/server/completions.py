@@ -23,15 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.core.params import ParamError, SamplingParams
-from octavo.server.body import (
-    WARNING_HEADER,
-    encode,
-    encode_each,
-    json_response,
-    read_body,
-    unknown_warning,
-    warn_unknown,
-)
+from octavo.server.body import encode, encode_each
 from octavo.server.checks import check_completion
 from octavo.server.generation import Generation, Piece, best
 from octavo.server.logprobs import (
@@ -41,12 +33,12 @@ from octavo.server.logprobs import (
     echoed_logprobs,
     prompt_logprobs,
 )
-from octavo.server.probes import serving_of
 from octavo.server.prompts import prompt_ids, split_prompts
 from octavo.server.record import record_of
+from octavo.server.respond import respond
 from octavo.server.sampling import priority_of, sampling_params
 from octavo.server.serving import Serving
-from octavo.server.sse import EventStream, event, until_disconnect
+from octavo.server.sse import event
 from octavo.server.types import Completion, CompletionChoice, CompletionRequest
 
 T = TypeVar("T")
@@ -93,20 +85,8 @@ class Job:
 
 
 async def create(request: Request) -> Response:
-    """Raises ApiError, ParamError and Refused; a stream's errors come before its headers if they
-    are known by then."""
-    serving = serving_of(request)
-    serving.check_accepting()
-    body, unknown = await read_body(request, CompletionRequest)
-    job = await _job(serving, body, request)
-    if body.stream:
-        warning = unknown_warning(unknown, CompletionRequest)
-        return EventStream(
-            _chunks(job), serving.heartbeat, {WARNING_HEADER: warning} if warning else None
-        )
-    response = json_response(await until_disconnect(request.receive, _whole(job)))
-    warn_unknown(response, unknown, CompletionRequest)
-    return response
+    """Raises ApiError, ParamError and Refused."""
+    return await respond(request, CompletionRequest, _job, _chunks, _whole)
 
 
 async def _job(serving: Serving, body: CompletionRequest, request: Request) -> Job:

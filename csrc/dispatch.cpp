@@ -13,11 +13,9 @@ namespace octavo {
     extern const Kernels table; \
     }
 OCTAVO_DECLARE(generic)
-#if defined(OCTAVO_X86)
 OCTAVO_DECLARE(avx2)
 OCTAVO_DECLARE(avx512)
 OCTAVO_DECLARE(avx512bf16)
-#endif
 #undef OCTAVO_DECLARE
 
 namespace {
@@ -29,23 +27,27 @@ struct Choice {
 
 bool always() { return true; }
 
-#if defined(OCTAVO_X86)
-bool has_avx2() {
+#if defined(__x86_64__) || defined(_M_X64)
+[[maybe_unused]] bool has_avx2() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c");
 }
-bool has_avx512() {
+[[maybe_unused]] bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
 }
-bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+[[maybe_unused]] bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
 const Choice choices[] = {
-#if defined(OCTAVO_X86)
+#if defined(OCTAVO_HAS_avx512bf16)
     {&avx512bf16::table, has_avx512bf16},
+#endif
+#if defined(OCTAVO_HAS_avx512)
     {&avx512::table, has_avx512},
+#endif
+#if defined(OCTAVO_HAS_avx2)
     {&avx2::table, has_avx2},
 #endif
     {&generic::table, always},

@@ -1,7 +1,6 @@
 // The KV cache, rope with the cache write, and attention over numpy arrays.
 #include "bind.hpp"
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -13,9 +12,9 @@
 #include <nanobind/stl/vector.h>
 
 #include "attention.hpp"
-#include "kernels.hpp"
 #include "kv_batch.hpp"
 #include "kv_cache.hpp"
+#include "rope.hpp"
 
 namespace octavo {
 
@@ -23,11 +22,6 @@ namespace {
 
 using Strided = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Table = std::optional<Matrix>;
-
-// Tokens that one piece of rope takes.
-constexpr std::size_t ROPE_TOKENS = 8;
-
-std::string text(std::size_t n) { return std::to_string(n); }
 
 KvType type_named(const std::string& name) {
     if (name == "float32") return KvType::f32;
@@ -75,26 +69,7 @@ std::size_t heads_of(const Strided& q, const KvCache& cache) {
     return heads;
 }
 
-// One token: its keys and values into the cache, its queries to `out` (unless null).
-void rope_token(const float* q, const float* k, const float* v, float* out, std::size_t heads, KvCache& cache,
-                const KvBatch& batch, std::size_t token, const Rotation* rotation, std::size_t group,
-                std::size_t layer) {
-    const std::size_t dims = cache.shape().head_dim;
-    if (out != nullptr) kernels().rotate(q, out, heads, dims, *rotation);
-    if (!batch.written(token)) return;
-    float rotated[MAX_HEAD_DIM];
-    for (std::size_t h = 0; h < cache.kv_heads(); ++h) {
-        const float* key = k + h * dims;
-        if (rotation != nullptr) {
-            kernels().rotate(key, rotated, 1, dims, *rotation);
-            key = rotated;
-        }
-        const KvView view = cache.view(group, layer, h, batch.table(group, batch.row_of(token)));
-        kernels().store_kv(view, batch.position(token), key, v + h * dims);
-    }
-}
-
-NewMatrix rope_and_store(Strided q, Strided k, Strided v, KvCache& cache, const KvBatch& batch, Table cos,
+NewMatrix rotate_and_store(Strided q, Strided k, Strided v, KvCache& cache, const KvBatch& batch, Table cos,
                          Table sin, bool interleaved, std::size_t group, std::size_t layer, Pool& pool) {
     const std::size_t tokens = batch.tokens(), dims = cache.shape().head_dim;
     const std::size_t heads = heads_of(q, cache);
@@ -106,21 +81,22 @@ NewMatrix rope_and_store(Strided q, Strided k, Strided v, KvCache& cache, const 
     const bool rotates = cos.has_value();
     const std::size_t half = rotates ? cos->shape(1) : 0;
     NewMatrix out = new_matrix(rotates ? tokens : 0, heads * dims);
-    const float *cosines = rotates ? cos->data() : nullptr, *sines = rotates ? sin->data() : nullptr;
-    const float *queries = q.data(), *keys = k.data(), *values = v.data();
-    float* to = out.data();
-    const std::size_t q_stride = q.stride(0), k_stride = k.stride(0), v_stride = v.stride(0);
+    const RopeCall call{q.data(),
+                        k.data(),
+                        v.data(),
+                        static_cast<std::size_t>(q.stride(0)),
+                        static_cast<std::size_t>(k.stride(0)),
+                        static_cast<std::size_t>(v.stride(0)),
+                        rotates ? out.data() : nullptr,
+                        rotates ? cos->data() : nullptr,
+                        rotates ? sin->data() : nullptr,
+                        half,
+                        interleaved,
+                        heads,
+                        group,
+                        layer};
     nb::gil_scoped_release released;
-    pool.run((tokens + ROPE_TOKENS - 1) / ROPE_TOKENS, [&](std::size_t piece) {
-        const std::size_t end = std::min(tokens, (piece + 1) * ROPE_TOKENS);
-        for (std::size_t t = piece * ROPE_TOKENS; t < end; ++t) {
-            const std::size_t at = batch.position(t) * half;
-            const Rotation rotation{cosines + at, sines + at, half, interleaved};
-            rope_token(queries + t * q_stride, keys + t * k_stride, values + t * v_stride,
-                       rotates ? to + t * heads * dims : nullptr, heads, cache, batch, t,
-                       rotates ? &rotation : nullptr, group, layer);
-        }
-    });
+    rope_and_store(call, cache, batch, pool);
     return out;
 }
 
@@ -190,7 +166,7 @@ void bind_classes(nb::module_& module) {
 
 void bind_attention(nb::module_& module) {
     bind_classes(module);
-    module.def("rope_and_store", &rope_and_store, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
+    module.def("rope_and_store", &rotate_and_store, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
                nb::arg("v").noconvert(), nb::arg("cache"), nb::arg("batch"), nb::arg("cos").none(),
                nb::arg("sin").none(), nb::arg("interleaved"), nb::arg("group"), nb::arg("layer"),
                nb::arg("pool"),

@@ -1,32 +1,17 @@
 // Row-wise ops over numpy arrays: norms, activations, sums.
 #include "bind.hpp"
 
-#include <algorithm>
 #include <string_view>
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string_view.h>
 
-#include "kernels.hpp"
+#include "names.hpp"
+#include "row_ops.hpp"
 
 namespace octavo {
 
 namespace {
-
-// Values from which on a piece is worth another thread, by what a value costs: some 10 microseconds.
-constexpr std::size_t CHEAP = 1 << 15;
-constexpr std::size_t COSTLY = 1 << 13;
-
-// Calls work(begin, end) for spans of `count` items of `width` values, on as many threads as pay.
-template <class Work>
-void share(Pool& pool, std::size_t count, std::size_t width, std::size_t worth, Work work) {
-    const std::size_t pieces = std::clamp<std::size_t>(count * width / worth, 1, 1024);
-    const std::size_t span = (count + pieces - 1) / pieces;
-    pool.run(pieces, [&](std::size_t i) {
-        const std::size_t begin = std::min(count, i * span);
-        work(begin, std::min(count, begin + span));
-    });
-}
 
 std::string shape_of(const Matrix& x) {
     return std::to_string(x.shape(0)) + " x " + std::to_string(x.shape(1));
@@ -45,12 +30,10 @@ void require_same_shape(const char* name, const Matrix& y, const Matrix& x) {
 nb::tuple norm(Matrix x, Vector weight, std::string_view kind, float eps, float offset,
                std::optional<Matrix> residual, std::optional<Vector> bias, Pool& pool) {
     const std::size_t rows = x.shape(0), width = x.shape(1);
-    require(kind == "rms" || kind == "layer",
-            "unknown norm '" + std::string(kind) + "'; known are rms, layer");
     require_width("weight", weight, width);
     if (bias) require_width("bias", *bias, width);
     if (residual) require_same_shape("residual", *residual, x);
-    const Norm spec{weight.data(), bias ? bias->data() : nullptr, width, eps, offset, kind == "layer"};
+    const Norm spec{weight.data(), bias ? bias->data() : nullptr, width, eps, offset, norm_is_centred(kind)};
     NewMatrix out = new_matrix(rows, width);
     std::optional<NewMatrix> total;
     if (residual) total = new_matrix(rows, width);
@@ -58,44 +41,19 @@ nb::tuple norm(Matrix x, Vector weight, std::string_view kind, float eps, float 
     float* sums = total ? total->data() : nullptr;
     {
         nb::gil_scoped_release released;
-        share(pool, rows, width, CHEAP, [&](std::size_t begin, std::size_t end) {
-            for (std::size_t r = begin; r < end; ++r) {
-                const std::size_t at = r * width;
-                kernels().norm(spec, x.data() + at, added ? added + at : nullptr,
-                               sums ? sums + at : nullptr, out.data() + at);
-            }
-        });
+        norm_rows(spec, x.data(), added, sums, out.data(), rows, pool);
     }
     return nb::make_tuple(out, total ? nb::cast(*total) : nb::cast(x));
 }
 
-Activation activation_of(std::string_view name) {
-    if (name == "silu") return Activation::silu;
-    if (name == "gelu") return Activation::gelu;
-    if (name == "gelu_tanh") return Activation::gelu_tanh;
-    if (name == "relu") return Activation::relu;
-    throw std::invalid_argument("unknown activation '" + std::string(name) +
-                                "'; known are silu, gelu, gelu_tanh, relu, each also with _gated");
-}
-
 NewMatrix act(Matrix x, std::string_view kind, Pool& pool) {
-    constexpr std::string_view suffix = "_gated";
-    std::string_view name = kind;
-    const bool gated = name.ends_with(suffix);
-    if (gated) name.remove_suffix(suffix.size());
-    const Activation activation = activation_of(name);
-    require(!gated || x.shape(1) % 2 == 0,
+    const NamedActivation named = activation_named(kind);
+    require(!named.gated || x.shape(1) % 2 == 0,
             "a gated activation takes rows of even width, not " + std::to_string(x.shape(1)));
-    const std::size_t rows = x.shape(0), inputs = x.shape(1);
-    const std::size_t width = gated ? inputs / 2 : inputs;
+    const std::size_t rows = x.shape(0), width = named.gated ? x.shape(1) / 2 : x.shape(1);
     NewMatrix out = new_matrix(rows, width);
     nb::gil_scoped_release released;
-    share(pool, rows, width, COSTLY, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t r = begin; r < end; ++r) {
-            const float* row = x.data() + r * inputs;
-            kernels().act(activation, row, gated ? row + width : nullptr, out.data() + r * width, width);
-        }
-    });
+    act_rows(named.kind, named.gated, x.data(), out.data(), rows, width, pool);
     return out;
 }
 
@@ -103,18 +61,14 @@ NewMatrix add(Matrix x, Matrix y, float factor, Pool& pool) {
     require_same_shape("y", y, x);
     NewMatrix out = new_matrix(x.shape(0), x.shape(1));
     nb::gil_scoped_release released;
-    share(pool, x.size(), 1, CHEAP, [&](std::size_t begin, std::size_t end) {
-        kernels().add_scaled(x.data() + begin, y.data() + begin, factor, out.data() + begin, end - begin);
-    });
+    add_values(x.data(), y.data(), factor, out.data(), x.size(), pool);
     return out;
 }
 
 NewMatrix scale(Matrix x, float factor, Pool& pool) {
     NewMatrix out = new_matrix(x.shape(0), x.shape(1));
     nb::gil_scoped_release released;
-    share(pool, x.size(), 1, CHEAP, [&](std::size_t begin, std::size_t end) {
-        kernels().scale(x.data() + begin, factor, out.data() + begin, end - begin);
-    });
+    scale_values(x.data(), factor, out.data(), x.size(), pool);
     return out;
 }
 

@@ -53,4 +53,5 @@ NB_MODULE(_native, module) {
     bind_linear(module);
     bind_sample(module);
     bind_attention(module);
+    bind_program(module);
 }

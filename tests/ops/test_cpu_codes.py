@@ -255,7 +255,7 @@ def test_malformed_sizes_raise() -> None:
         (lambda: matrix.put_source(1, good), "rows 1 to 11 of 10"),
         (lambda: matrix.put_source(0, good[:, :30].copy()), "take 36 bytes, not 30"),
         (lambda: matrix.put_codes(0, good, np.zeros((10, 2), np.float32)), "36 codes"),
-        (lambda: matrix.rows(np.array([10]), pool), "id 10 of a table of 10"),
+        (lambda: matrix.rows(np.array([10]), pool), "id 10 is outside a table of 10"),
         (lambda: matrix.rows(np.array([-1]), pool), "id -1"),
         (lambda: NATIVE.linear_codes(np.zeros((1, 65), np.float32), [matrix], None, pool), "65"),
         (lambda: NATIVE.linear_codes(np.zeros((1, 64), np.float32), [], None, pool), "at least"),

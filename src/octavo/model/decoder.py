@@ -40,11 +40,15 @@ class Decoder:
         self._final_norm = pack.norm("final_norm", spec.final_norm)
         # Tied: the packed table serves both ways, and is held once.
         self._head = self._embed if spec.tied else pack.matrix("head", bias=spec.head_bias)
+        self._step = ops.recorded(self._compute)
 
     def forward(self, batch: Batch, cache: Cache) -> Array:
         """Computes the batch, filling `cache`; returns the normed hidden states of the tokens whose
         logits are wanted: (logit_tokens, hidden)."""
-        ops = self._ops
+        return self._step(batch, cache)
+
+    def _compute(self, ops: Ops, batch: Batch, cache: Cache) -> Array:
+        """The calls of one step: the same for every batch, so that they may be recorded."""
         x = ops.embed(batch, self._embed)
         if self.spec.embed_scale != 1.0:
             x = ops.scale(x, self.spec.embed_scale)

@@ -174,6 +174,13 @@ class Ops(Protocol):
         instruction set, mode. Equal identities and equal weights give equal tokens."""
         ...
 
+    def recorded(
+        self, forward: Callable[[Ops, Batch, Cache], Array]
+    ) -> Callable[[Batch, Cache], Array]:
+        """`forward` on these ops; a backend may record its calls once and replay them. So it must
+        make the same calls for every batch, and only cut arrays into columns."""
+        ...
+
     def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Weight:
         """Once, at load: weights stacked along their outputs (fused q, k, v) in the own layout."""
         ...

@@ -10,8 +10,7 @@ row-at-a-time mode, which keeps that promise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -29,23 +28,14 @@ from octavo.ops import (
 )
 from octavo.ops.cpu_cache import CpuAttention, CpuBatch
 from octavo.ops.cpu_codes import pack as pack_codes
-from octavo.ops.cpu_linear import pack_float
+from octavo.ops.cpu_linear import Stack, pack_float
+from octavo.ops.cpu_program import RecordedStep
 from octavo.ops.cpu_sampling import sample_rows, score_rows
 from octavo.ops.native import load_native, native_reason
 from octavo.ops.packing import QUANTIZE, code_format, loss, packed_format
 from octavo.ops.reference import ReferenceOps
 
 Floats = NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class Stack:
-    """Weights of different families, one after the other along their outputs."""
-
-    parts: list[Any]
-
-    def linear(self, x: Floats, pool: Any) -> Floats:
-        return np.concatenate([part.linear(x, pool) for part in self.parts], axis=1)
 
 
 class CpuOps:
@@ -78,6 +68,9 @@ class CpuOps:
     def identity(self) -> str:
         isa = self._native.build_info()["isa"]
         return f"cpu:1 isa:{isa} dtype:{self.dtype} quantize:{self.quantize}"
+
+    def recorded(self, forward: Callable[[Any, Any, Any], Any]) -> RecordedStep:
+        return RecordedStep(forward, self._native, self._attention, self._pool)
 
     # Weights and products
 

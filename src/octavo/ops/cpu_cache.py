@@ -72,9 +72,7 @@ class CpuAttention:
         if rope is None:
             self._native.rope_and_store(q, k, v, cache, batch.kv, None, None, False, *place)
             return q
-        if rope not in self._ropes:
-            self._ropes[rope] = RopeTable(rope)
-        cos, sin = self._ropes[rope].table(batch.reach)
+        cos, sin = self.rope_table(rope, batch.reach)
         rotated: Floats = self._native.rope_and_store(
             q, k, v, cache, batch.kv, cos, sin, rope.interleaved, *place
         )
@@ -82,11 +80,6 @@ class CpuAttention:
 
     def attention(self, q: Floats, cache: Any, batch: CpuBatch, spec: AttentionSpec) -> Floats:
         """Raises ValueError for shapes, layers or block ids that do not fit the cache."""
-        slopes = None
-        if spec.alibi_slopes:
-            if spec.alibi_slopes not in self._slopes:
-                self._slopes[spec.alibi_slopes] = np.array(spec.alibi_slopes, np.float32)
-            slopes = self._slopes[spec.alibi_slopes]
         out: Floats = self._native.attention(
             q,
             cache,
@@ -96,11 +89,25 @@ class CpuAttention:
             spec.scale,
             spec.window,
             spec.softcap,
-            slopes,
+            self.slopes(spec),
             None,
             self._pool,
         )
         return out
+
+    def rope_table(self, rope: RopeSpec, reach: int) -> tuple[Floats, Floats]:
+        """Cosines and sines of positions 0 to `reach`, at least: (positions, pairs)."""
+        if rope not in self._ropes:
+            self._ropes[rope] = RopeTable(rope)
+        return self._ropes[rope].table(reach)
+
+    def slopes(self, spec: AttentionSpec) -> Floats | None:
+        """ALiBi's slope of each head, or None."""
+        if not spec.alibi_slopes:
+            return None
+        if spec.alibi_slopes not in self._slopes:
+            self._slopes[spec.alibi_slopes] = np.array(spec.alibi_slopes, np.float32)
+        return self._slopes[spec.alibi_slopes]
 
     def allocate_cache(self, layout: CacheLayout, blocks: Sequence[int]) -> Any:
         """Raises ValueError for a layout that the kernels cannot hold, MemoryError."""

@@ -45,6 +45,10 @@ class CodeWeight:
     def nbytes(self) -> int:
         return sum(int(part.nbytes) for part in self.parts)
 
+    @property
+    def outputs(self) -> int:
+        return sum(int(part.outputs) for part in self.parts)
+
     def linear(self, x: Floats, pool: Any) -> Floats:
         """(rows, inputs) -> (rows, outputs), bias included."""
         out: Floats = self.native.linear_codes(np.ascontiguousarray(x), self.parts, self.bias, pool)
@@ -53,10 +57,14 @@ class CodeWeight:
     def embed(self, ids: NDArray[np.int64], pool: Any) -> Floats:
         """The rows `ids` as float32 (ids, inputs). Raises ValueError for a table of several
         formats and for ids outside it."""
+        out: Floats = self.table().rows(ids, pool)
+        return out
+
+    def table(self) -> Any:
+        """The one matrix. Raises ValueError where there are several formats."""
         if len(self.parts) != 1:
             raise ValueError("a table of embeddings must have one format")
-        out: Floats = self.parts[0].rows(ids, pool)
-        return out
+        return self.parts[0]
 
 
 def pack(

@@ -1,21 +1,37 @@
 """Packs float weights for the compiled kernels, a piece of rows at a time.
 
 Owns: the way from a file's rows to `FloatWeight`, without a whole float32 copy where the source
-allows it.
+allows it; weights of several families side by side.
 Does not know: which format a weight gets (packing), or how a block is laid out (csrc).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.ops import RawWeight
 
 PIECE = 1 << 20
 """Weights that are converted at once: bounds what packing takes beside the packed weights."""
+
+
+@dataclass(slots=True)
+class Stack:
+    """Weights of different families, one after the other along their outputs."""
+
+    parts: list[Any]
+
+    @property
+    def outputs(self) -> int:
+        return sum(int(part.outputs) for part in self.parts)
+
+    def linear(self, x: NDArray[np.float32], pool: Any) -> NDArray[np.float32]:
+        return np.concatenate([part.linear(x, pool) for part in self.parts], axis=1)
 
 
 def pack_float(

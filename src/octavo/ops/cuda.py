@@ -18,10 +18,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -113,6 +113,9 @@ class CudaOps:
         norm = f"triton-{version('triton')}" if self._rms_norm else "torch"
         where = f"torch:{torch.__version__} on:{chip}"
         return f"cuda:1 {where} dtype:{self.dtype} norm:{norm} mode:batch"
+
+    def recorded(self, forward: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return partial(forward, self)
 
     # Weights and products
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,9 @@ class ReferenceOps:
         features = ",".join(simd.get("found", []))
         mode = "rows" if self.row_at_a_time else "batch"
         return f"reference:1 numpy:{np.__version__} simd:{features} mode:{mode}"
+
+    def recorded(self, forward: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return partial(forward, self)
 
     def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> PackedWeight:
         inputs = {w.shape[1] for w in weights}

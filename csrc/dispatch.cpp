@@ -32,12 +32,17 @@ bool always() { return true; }
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c");
 }
+#if defined(OCTAVO_EMULATE)
+[[maybe_unused]] bool has_avx512() { return has_avx2(); }
+[[maybe_unused]] bool has_avx512bf16() { return has_avx2(); }
+#else
 [[maybe_unused]] bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
 }
 [[maybe_unused]] bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#endif
 #endif
 
 const Choice choices[] = {

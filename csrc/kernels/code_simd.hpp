@@ -19,9 +19,9 @@ namespace octavo::OCTAVO_ISA {
 // re-associated, and the compiler does so until it has no registers left.
 template <class T>
 inline T pinned(T x) {
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !defined(OCTAVO_EMULATE)
     asm("" : "+v"(x));
-#else
+#elif !defined(__AVX512F__)
     asm("" : "+x"(x));
 #endif
     return x;

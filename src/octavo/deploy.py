@@ -98,7 +98,6 @@ def plan(options: Options, model: ModelInfo, machine: Machine) -> MemoryPlan:
         dtype=options.dtype,
         quantize=options.quantize,
         kv_cache_dtype=options.kv_cache_dtype,
-        row_at_a_time=options.row_at_a_time,
     )
     facts = ModelFacts(
         weight_bytes=model.weight_bytes,

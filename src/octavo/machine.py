@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from octavo import numa
+
 _UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as a number near 2**63; no real limit is this large."""
 
@@ -35,6 +37,8 @@ class Machine:
     cpu_quota: float | None
     cgroup_memory: int | None
     available_memory: int | None
+    numa_nodes: tuple[int, ...] = ()
+    """Processors of the affinity mask on each NUMA node, most first; empty with one node."""
 
     @property
     def memory(self) -> int:
@@ -67,13 +71,14 @@ def inspect(cgroups: Path = CGROUPS, proc: Path = PROC, affinity: int | None = N
         cpu_quota=min(_cpu_quotas(cgroups, proc), default=None),
         cgroup_memory=min(_memory_limits(cgroups, proc), default=None),
         available_memory=_available_memory(proc),
+        numa_nodes=tuple(len(node) for node in numa.nodes()),
     )
 
 
 def choose_threads(
     machine: Machine, flag: int | None = None, env: Mapping[str, str] | None = None
 ) -> Threads:
-    """max(1, min(affinity, floor(quota))); --threads wins, then OMP_NUM_THREADS."""
+    """max(1, min(affinity, floor(quota), one NUMA node)); --threads wins, then OMP_NUM_THREADS."""
     if flag is not None:
         return Threads(flag, "--threads")
     wish = (os.environ if env is None else env).get(NUM_THREADS, "").split(",")[0].strip()
@@ -82,7 +87,11 @@ def choose_threads(
     quota = machine.cpu_quota
     count = machine.affinity if quota is None else min(machine.affinity, math.floor(quota))
     shown = "none" if quota is None else f"{quota:g}"
-    return Threads(max(1, count), f"affinity {machine.affinity}, cgroup quota {shown}")
+    reason = f"affinity {machine.affinity}, cgroup quota {shown}"
+    if machine.numa_nodes and count > machine.numa_nodes[0]:
+        count = machine.numa_nodes[0]
+        reason += f", one of {len(machine.numa_nodes)} NUMA nodes"
+    return Threads(max(1, count), reason)
 
 
 def limit_thread_pools(count: int, environ: MutableMapping[str, str]) -> None:

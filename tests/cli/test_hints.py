@@ -106,16 +106,36 @@ def test_disk_full_while_writing(octavo, snapshot, monkeypatch) -> None:
 def test_c11_model_too_big_says_which_context_fits(octavo, snapshot, tiny, monkeypatch) -> None:
     memory = 226 * 1024**2
     monkeypatch.setattr("octavo.cli.check.inspect", lambda: machine_with(memory))
-    result = octavo("check", tiny, "--max-model-len", "4096", "--max-num-batched-tokens", "2048")
+    result = octavo(
+        "check",
+        tiny,
+        "--max-model-len",
+        "4096",
+        "--max-num-batched-tokens",
+        "2048",
+        "--backend",
+        "reference",
+    )
     assert result.code == 1
     snapshot("model_too_big", result.err)
     fits = re.findall(r"--max-model-len (\d+)", result.err)[0]
-    again = octavo("check", tiny, "--max-model-len", fits, "--max-num-batched-tokens", "2048")
+    again = octavo(
+        "check",
+        tiny,
+        "--max-model-len",
+        fits,
+        "--max-num-batched-tokens",
+        "2048",
+        "--backend",
+        "reference",
+    )
     assert again.code == 0, again.err
 
 
 def test_c11_fixed_cache_too_small(octavo, snapshot, tiny) -> None:
-    result = octavo("check", tiny, "--kv-tokens", "512", "--max-model-len", "900")
+    result = octavo(
+        "check", tiny, "--kv-tokens", "512", "--max-model-len", "900", "--backend", "reference"
+    )
     assert result.code == 1
     snapshot("cache_too_small", re.sub(r"may be used .*", "may be used SIZE", result.err))
 

@@ -32,7 +32,7 @@ def config(model: Path, **changes: Any) -> Any:
         model=str(model),
         max_model_len=512,
         num_blocks=512,
-        block_size=8,
+        block_size=16,
         max_num_batched_tokens=48,
         row_at_a_time=True,
         **changes,

@@ -23,7 +23,7 @@ from support.tiny_tokenizer import EOS, USER
 
 def decoder_logits(model: TinyModel, ids: list[int], chunks: list[int], rows: bool) -> np.ndarray:
     """All logits, computed in `chunks` over a scattered block table."""
-    ops = select_ops(row_at_a_time=rows)
+    ops = select_ops("reference", row_at_a_time=rows)
     decoder = Decoder(model.spec, model.source(), ops)
     cache = ops.allocate_cache(cache_layout(model.spec, 4), [64])
     table = list(np.random.default_rng(1).permutation(64)[: -(-len(ids) // 4)])
@@ -69,7 +69,7 @@ def test_padding_rows_of_the_vocabulary_have_no_logits() -> None:
 def test_a_tied_head_shares_the_packed_table() -> None:
     model = tiny_random(seed=8, tied=True)
     packed = []
-    ops = select_ops()
+    ops = select_ops("reference")
     original = ops.pack
     ops.pack = lambda *a: packed.append(a[0][0].name) or original(*a)  # type: ignore[method-assign]
     Decoder(model.spec, model.source(), ops)
@@ -92,7 +92,7 @@ def test_attention_sinks_are_refused() -> None:
     attention: AttentionSpec = replace(layer.attention, sinks=True)
     spec = replace(model.spec, layers=(replace(layer, attention=attention),))
     with pytest.raises(ValueError, match="sinks"):
-        Decoder(spec, model.source(), select_ops())
+        Decoder(spec, model.source(), select_ops("reference"))
 
 
 def test_cache_layout_and_bytes_per_block() -> None:

@@ -29,7 +29,7 @@ def config(path: Path, **fields: object) -> SimpleNamespace:
         "num_blocks": 32,
         "block_size": 4,
         "dtype": "auto",
-        "backend": "auto",
+        "backend": "reference",
         "threads": 1,
         "quantize": "none",
         "row_at_a_time": False,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
 
-from octavo.ops.select import BACKENDS, BackendUnavailable, select_ops
+from octavo.ops import native
+from octavo.ops.select import BACKENDS, BackendUnavailable, resolve_backend, select_ops
 
 
 @pytest.fixture
@@ -27,3 +29,19 @@ def test_the_cuda_backend_refuses_to_compute_rows_one_at_a_time() -> None:
     with pytest.raises(BackendUnavailable, match="row by itself") as caught:
         select_ops("cuda", row_at_a_time=True)
     assert "--backend reference" in caught.value.hint
+
+
+@pytest.mark.parametrize(("installed", "expected"), [(True, "cpu"), (False, "reference")])
+def test_auto_is_the_compiled_backend_where_it_is_installed(
+    installed: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.ops.select.native_installed", lambda: installed)
+    assert resolve_backend("auto") == expected
+    assert resolve_backend("reference") == "reference"
+
+
+def test_looking_for_the_kernels_does_not_load_them() -> None:
+    code = "import sys; from octavo.ops.native import MODULE, native_installed as n; n()"
+    code += "; assert MODULE not in sys.modules and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert native.native_installed() or not native.native_available()

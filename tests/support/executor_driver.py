@@ -61,7 +61,7 @@ class Driver:
         seed: int = 0,
         ops: Ops | None = None,
     ) -> None:
-        self.ops = ops or select_ops(row_at_a_time=rows)
+        self.ops = ops or select_ops("reference", row_at_a_time=rows)
         decoder = Decoder(model.spec, model.source(), self.ops)
         self.executor = ModelExecutor(
             decoder,

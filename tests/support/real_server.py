@@ -18,7 +18,7 @@ from support.live_server import LiveServer
 
 def real_server(path: Path, **options: Any) -> LiveServer:
     """Small by default: 512 tokens of context, blocks of 4, a pool of 4,096 tokens."""
-    small = {"max_model_len": 512, "kv_tokens": 4096, "block_size": 4, "threads": 1}
+    small = {"max_model_len": 512, "kv_tokens": 4096, "block_size": 16, "threads": 1}
     names = {"served_model_name": ["tiny"]}
     decided = resolve({**small, **names, **options, "model": str(path)})
     plan = prepare(decided)

@@ -201,7 +201,7 @@ class Options:
         "auto",
         ENGINE,
         "What computes: cpu (compiled kernels), reference (numpy) or cuda (PyTorch, from the extra "
-        "octavo[gpu]); auto: the reference.",
+        "octavo[gpu]); auto: cpu, or reference where the kernels are not installed.",
     )
     threads: int | None = option(
         Integer(1, 1024),
@@ -213,7 +213,8 @@ class Options:
         Flag(),
         False,
         ENGINE,
-        "Compute each row by itself: bit-identical output on the reference backend, but slow.",
+        "On the reference backend, compute each row by itself: bit-identical output, but slow. "
+        "The compiled backend always gives that.",
     )
     paranoid: bool = option(Flag(), False, ENGINE, "Check all invariants after every step.")
 

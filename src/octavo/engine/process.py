@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from octavo import numa
 from octavo.core.request import Output, Refused
 from octavo.engine.build import build_engine_core
 from octavo.engine.channel import BlockingChannel, ChannelClosed, FrameError
@@ -200,6 +201,9 @@ def _serve(channel: BlockingChannel, memory: StepMemory, config: EngineConfig) -
     try:
         began = time.monotonic()
         limit_thread_pools(config.threads, os.environ)
+        node = numa.stay_on_one_node(config.threads, numa.nodes())
+        if node is not None:
+            log.info("threads and memory stay on one NUMA node, of %d processors", len(node))
         core, loaded = build_engine_core(
             config, recorder=Recorder(memory.ring), mark=memory.write_ids
         )

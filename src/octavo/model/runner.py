@@ -114,7 +114,7 @@ def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded
 def _choose_ops(config: LoadConfig) -> Ops:
     """The backend for `config`. Raises ModelError where it cannot be had, or cannot compute so."""
     try:
-        backend = resolve_backend(config.backend, row_at_a_time=config.row_at_a_time)
+        backend = resolve_backend(config.backend)
     except ValueError as error:
         raise ModelError(str(error), "unknown_backend", "Use --backend auto.") from error
     allowed = _PLAIN if backend == "reference" else DTYPES

@@ -36,10 +36,9 @@ def sized(
     dtype: str = "auto",
     quantize: str = "none",
     kv_cache_dtype: str = "auto",
-    row_at_a_time: bool = False,
 ) -> ModelInfo:
     """`model` with `weight_bytes` and `kv_bytes_per_token` as `backend` will hold them."""
-    backend = resolve_backend(backend, row_at_a_time=row_at_a_time)
+    backend = resolve_backend(backend)
     if backend == "reference":
         return model
     cached = kv_dtype(backend, dtype, kv_cache_dtype)

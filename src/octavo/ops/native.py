@@ -7,6 +7,7 @@ Does not know: what the kernels compute.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from importlib import resources
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,11 @@ def load_native() -> tuple[ModuleType | None, str]:
         return None, _recorded_reason()
     except ImportError as error:
         return None, f"the compiled kernels cannot be loaded: {error}"
+
+
+def native_installed() -> bool:
+    """Whether the extension module is there; it is not loaded by this."""
+    return importlib.util.find_spec(MODULE) is not None
 
 
 def native_available() -> bool:

@@ -9,6 +9,7 @@ limit it to one before (`machine.limit_thread_pools`).
 from __future__ import annotations
 
 from octavo.ops import Ops
+from octavo.ops.native import native_installed
 
 BACKENDS = ("auto", "cpu", "reference", "cuda")
 
@@ -21,11 +22,14 @@ class BackendUnavailable(RuntimeError):
         self.hint = hint
 
 
-def resolve_backend(name: str, *, row_at_a_time: bool = False) -> str:
-    """ "auto" is the reference. Raises ValueError for a name that is not in `BACKENDS`."""
+def resolve_backend(name: str) -> str:
+    """ "auto" is the compiled backend where its kernels are installed, else the reference. Raises
+    ValueError for a name that is not in `BACKENDS`."""
     if name not in BACKENDS:
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(BACKENDS)}")
-    return "reference" if name == "auto" else name
+    if name != "auto":
+        return name
+    return "cpu" if native_installed() else "reference"
 
 
 def select_ops(
@@ -43,9 +47,9 @@ def select_ops(
     `BACKENDS` and for options that the backend does not have, RuntimeError for a backend that
     cannot run here (BackendUnavailable where there is a hint to give).
     """
-    backend = resolve_backend(name, row_at_a_time=row_at_a_time)
+    backend = resolve_backend(name)
     if quantize != "none" and backend != "cpu":
-        raise ValueError(f"quantize {quantize} needs backend cpu; it is {name}")
+        raise ValueError(f"quantize {quantize} needs backend cpu; it is {backend}")
     if backend == "cpu":
         from octavo.ops.cpu import CpuOps
 

@@ -7,7 +7,7 @@ BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: serve test lint fix bench docs oracle gpu-check measure sanitize emulate clean
+.PHONY: serve test lint fix bench docs oracle gpu-check measure sanitize emulate determinism clean
 
 serve: .venv/.installed  ## serve a model (ARGS="--port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
@@ -46,6 +46,10 @@ measure: .venv/.developing  ## first token, idle CPU, size of the environment
 sanitize: .venv/.developing  ## the kernels' tests under address and undefined-behaviour sanitizers
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input nanobind cmake
 	$(BIN)/python scripts/sanitize.py $(ARGS)
+
+determinism: .venv/.developing  ## the same tokens, at length: the default model in every way
+	@$(BIN)/octavo pull
+	$(BIN)/python -m pytest -m determinism tests/promises $(ARGS)
 
 emulate: .venv/.developing  ## the kernels' tests in AVX512, in software (needs libsimde-dev)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input nanobind cmake

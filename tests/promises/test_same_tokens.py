@@ -2,23 +2,20 @@
 
 Requests run alone on a fresh engine, and then together in a pool that is too small, in chunks, with
 shared prefixes, forks, penalties, aborts, and cut in the middle and resumed, on other numbers of
-threads. On the compiled kernels and in the reference's row-at-a-time mode tokens and logprobs are
-equal to the bit; in its batched mode, where the order of sums may change with the batch, peaked
-models give the same tokens.
+threads and other block ids. On the compiled kernels and in the reference's row-at-a-time mode
+tokens and logprobs are equal to the bit; in its batched mode, where the order of sums may change
+with the batch, peaked models give the same tokens.
 """
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
-from octavo.core.invariants import check
-from octavo.core.params import SamplingParams
-from octavo.core.request import ChoiceState, Output, Submission
 from octavo.core.scheduler import Scheduler
 from octavo.engine.clock import MonotonicClock
 from octavo.engine.engine_core import EngineCore
@@ -27,9 +24,9 @@ from octavo.model.executor import ModelExecutor
 from octavo.ops.native import native_available
 from octavo.ops.select import select_ops
 from support import native_isas
+from support.crowds import Start, alone, crowded, cut_and_resumed, requests
+from support.permuted_blocks import PermutedBlocks
 from support.tiny_models import TinyModel, tiny_random
-
-LOOSE = 400
 
 
 @dataclass(frozen=True)
@@ -54,115 +51,29 @@ KERNELS = {
 MODES = {"exact": EXACT, "batched": BATCHED, **(KERNELS if native_available() else {})}
 
 
-@dataclass
-class Said:
-    """All that came for one choice."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    cumulative: float = 0.0
-    reason: str | None = None
-
-
-Answers = dict[tuple[str, int], Said]
-
-
-class Hopeful(OutputLengths):
-    """Expects every answer to end with its next token, so that preemption has to help."""
-
-    def remaining(self, outputs: int, limit: int, caution: int) -> int:
-        return super().remaining(outputs, limit, caution) if caution else 1
-
-
-def engine(model: TinyModel, mode: Mode, blocks: int, budget: int, threads: int = 1) -> EngineCore:
-    alone = mode.backend == "reference" and mode.exact
-    ops = select_ops(mode.backend, row_at_a_time=alone, dtype=mode.dtype, threads=threads)
-    executor = ModelExecutor(
-        Decoder(model.spec, model.source(), ops),
-        ops,
-        num_blocks=blocks,
-        block_size=mode.block,
-        kv_dtype=mode.kv_dtype,
-    )
-    config = SchedulerConfig(
-        num_blocks=blocks, block_size=mode.block, max_model_len=256, max_num_batched_tokens=budget
-    )
-    return EngineCore(Scheduler(config), executor, MonotonicClock(), vocab_size=model.spec.vocab)
-
-
-def note(answers: Answers, outputs: list[Output]) -> None:
-    for output in outputs:
-        said = answers.setdefault((output.request_id, output.choice), Said())
-        assert said.reason is None, "an output after the last one"
-        said.tokens += output.tokens
-        said.logprobs += [entry.logprob for entry in output.logprobs or ()]
-        said.cumulative = output.cumulative_logprob
-        said.reason = output.finish_reason
-
-
-def run(core: EngineCore, answers: Answers, steps: int = 5000) -> None:
-    for _ in range(steps):
-        if not core.has_work:
-            return
-        note(answers, core.step())
-        check(core.scheduler)
-
-
-def requests(seed: int, block: int) -> list[Submission]:
-    """Greedy and seeded ones, with shared prefixes at and around block borders."""
-    rng = random.Random(seed)
-    shared = [rng.randrange(4, 250) for _ in range(4 * block)]
-    found = []
-    for index in range(8):
-        common = rng.choice([0, block - 1, block, block + 1, 2 * block, len(shared)])
-        prompt = shared[:common] + [rng.randrange(4, 250) for _ in range(rng.randrange(0, 9))]
-        params = SamplingParams(
-            n=rng.choice([1, 1, 1, 2, 3]),
-            temperature=rng.choice([0.0, 0.0, 0.8, 1.5]),
-            top_p=rng.choice([1.0, 0.9]),
-            top_k=rng.choice([0, 20]),
-            min_p=rng.choice([0.0, 0.05]),
-            repetition_penalty=rng.choice([1.0, 1.2]),
-            presence_penalty=rng.choice([0.0, 0.5]),
-            max_tokens=rng.randrange(1, 24),
-            min_tokens=rng.choice([0, 1]),
-            stop_token_ids=tuple(rng.sample(range(4, 250), 3)),
-            logprobs=rng.choice([None, 2]),
+def starter(model: TinyModel, mode: Mode) -> Start:
+    def start(blocks: int, budget: int, threads: int, seed: int | None) -> EngineCore:
+        alone = mode.backend == "reference" and mode.exact
+        ops = select_ops(mode.backend, row_at_a_time=alone, dtype=mode.dtype, threads=threads)
+        executor = ModelExecutor(
+            Decoder(model.spec, model.source(), ops),
+            ops,
+            num_blocks=blocks,
+            block_size=mode.block,
+            kv_dtype=mode.kv_dtype,
         )
-        found.append(
-            Submission(f"r{index}", prompt or [5], params, rng.randrange(2**40), priority=index % 3)
+        config = SchedulerConfig(
+            num_blocks=blocks,
+            block_size=mode.block,
+            max_model_len=256,
+            max_num_batched_tokens=budget,
         )
-    return found
+        permuted = executor if seed is None else PermutedBlocks(executor, blocks, seed)
+        return EngineCore(
+            Scheduler(config), permuted, MonotonicClock(), vocab_size=model.spec.vocab
+        )
 
-
-def alone(model: TinyModel, mode: Mode, submissions: list[Submission]) -> Answers:
-    answers: Answers = {}
-    for submission in submissions:
-        core = engine(model, mode, LOOSE, 256)
-        core.add(submission)
-        run(core, answers)
-    return answers
-
-
-def crowded(
-    model: TinyModel, mode: Mode, submissions: list[Submission], seed: int
-) -> tuple[Answers, EngineCore]:
-    """All at once in a tight pool with a small budget, some submitted late, others cut off."""
-    rng = random.Random(seed)
-    core = engine(model, mode, mode.tight, rng.choice([3, 7, 16, 64]), rng.choice([1, 2, 3]))
-    core.scheduler.books.lengths = Hopeful()
-    answers: Answers = {}
-    order = rng.sample(submissions, len(submissions))
-    for index, submission in enumerate(order):
-        core.add(replace(submission, request_id=f"noise{index}"))
-        core.add(submission)
-        for _ in range(rng.randrange(0, 4)):
-            note(answers, core.step())
-            check(core.scheduler)
-        if rng.random() < 0.7:
-            note(answers, core.abort(f"noise{index}"))
-    run(core, answers)
-    return {key: said for key, said in answers.items() if key[0].startswith("r")}, core
+    return start
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
@@ -170,11 +81,12 @@ def crowded(
 def test_b01_b03_b11_a_crowd_changes_nothing(family: str, name: str) -> None:
     mode = MODES[name]
     model = tiny_random(family, 3, peaked=not mode.exact, tied=family == "qwen2")
+    start = starter(model, mode)
     preemptions = cached = 0
     for seed in range(6):
         submissions = requests(seed, mode.block)
-        expected = alone(model, mode, submissions)
-        found, core = crowded(model, mode, submissions, seed)
+        expected = alone(start, submissions)
+        found, core = crowded(start, submissions, mode.tight, seed)
         assert found.keys() == expected.keys()
         for key, said in expected.items():
             if mode.exact:
@@ -188,32 +100,31 @@ def test_b01_b03_b11_a_crowd_changes_nothing(family: str, name: str) -> None:
     assert preemptions > 0 and cached > 0, "nothing was disturbed"
 
 
+@settings(max_examples=8, deadline=None)
+@given(
+    name=st.sampled_from([name for name, mode in MODES.items() if mode.exact]),
+    family=st.sampled_from(["llama", "qwen2"]),
+    seed=st.integers(0, 2**31),
+    cut=st.integers(1, 30),
+)
+def test_any_crowd_and_any_cut_change_nothing(name: str, family: str, seed: int, cut: int) -> None:
+    mode = MODES[name]
+    start = starter(tiny_random(family, seed % 1000), mode)
+    submissions = requests(seed, mode.block)
+    expected = alone(start, submissions)
+    assert crowded(start, submissions, mode.tight, seed)[0] == expected
+    budget = 4 * mode.block
+    assert cut_and_resumed(start, submissions, cut, mode.tight, budget)[0] == expected
+
+
 @pytest.mark.parametrize("cut", [1, 3, 8])
 @pytest.mark.parametrize("name", [name for name, mode in MODES.items() if mode.exact])
 def test_resumed_after_a_cut_goes_on_with_the_same_tokens(name: str, cut: int) -> None:
-    """What the client does after a crash: a new engine gets the prompt and the tokens so far."""
-    model, mode = tiny_random("llama", 5), MODES[name]
-    submissions = requests(11, mode.block)
-    expected = alone(model, mode, submissions)
-    first = engine(model, mode, LOOSE, 4 * mode.block)
-    answers: Answers = {}
-    for submission in submissions:
-        first.add(submission)
-    for _ in range(cut):
-        note(answers, first.step())
-    second = engine(model, mode, mode.tight, 4 * mode.block, threads=2)
-    resumed = 0
-    for submission in submissions:
-        states = [
-            ChoiceState(choice, said.tokens[:], said.cumulative, said.reason is not None)
-            for choice in range(submission.params.n)
-            if (said := answers.setdefault((submission.request_id, choice), Said()))
-        ]
-        resumed += any(len(s.tokens) > 0 and not s.finished for s in states)
-        if not all(state.finished for state in states):
-            second.add(replace(submission, resumed=states))
-    run(second, answers)
-    assert answers == expected
+    mode = MODES[name]
+    start, submissions = starter(tiny_random("llama", 5), mode), requests(11, mode.block)
+    expected = alone(start, submissions)
+    found, resumed = cut_and_resumed(start, submissions, cut, mode.tight, 4 * mode.block)
+    assert found == expected
     assert resumed or cut == 1
 
 

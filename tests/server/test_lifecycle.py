@@ -233,6 +233,9 @@ def test_d03_a_signal_while_the_engine_loads(run: Any, which: signal.Signals) ->
     process = run("--port", str(port), ready=False)
     until(lambda: bool(process.children()) or process.process.poll() is not None, "an engine", 60)
     (engine,) = process.children()
+    # Until it runs its own program, its parent waits for it.
+    program = Path(f"/proc/{engine}/cmdline")
+    until(lambda: b"octavo.engine.process" in program.read_bytes(), "it begins", 60)
     os.kill(engine, signal.SIGSTOP)  # so that it is loading for as long as this takes
     process.port = port
     until(lambda: process.get("/health")[0] == 200, "the server answers", 30)

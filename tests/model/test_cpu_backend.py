@@ -59,7 +59,7 @@ class Rounded:
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self.has, self.close = source.has, source.close
+        self.has, self.done, self.close = source.has, source.done, source.close
 
     def get(self, name: str) -> RawWeight:
         raw: RawWeight = self._source.get(name)

@@ -43,6 +43,9 @@ class MemorySource:
     def has(self, name: str) -> bool:
         return name in self._tensors
 
+    def done(self, name: str) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -128,7 +128,10 @@ class _Packer:
     def matrix(self, *names: str, bias: bool = False) -> Weight:
         """The named matrices, fused along their outputs."""
         biases = [self.source.get(f"{name}.bias") for name in names] if bias else []
-        return self.ops.pack([self.source.get(name) for name in names], biases)
+        packed = self.ops.pack([self.source.get(name) for name in names], biases)
+        for name in names:
+            self.source.done(name)
+        return packed
 
     def norm(self, name: str, spec: NormSpec) -> _Norm:
         bias = f"{name}.bias"

@@ -7,7 +7,7 @@ Does not know: the container (gguf), arithmetic (quant), families' details.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.gguf import Header, TensorEntry
+from octavo.model.mapped import MappedFiles
 from octavo.model.quant import dequantize
 from octavo.model.spec import DecoderSpec
 from octavo.model.weights import Checkpoint, check_tensors, expected_shapes, file_names
@@ -118,7 +119,7 @@ def rope_divisors(header: Header) -> tuple[float, ...]:
     entry = header.tensors.get(_ROPE_FREQS)
     if entry is None:
         return ()
-    values = dequantize(entry.type, _rows(entry), entry.shape).reshape(-1)
+    values = dequantize(entry.type, _rows(entry, MappedFiles()), entry.shape).reshape(-1)
     if not np.all(np.isfinite(values) & (values > 0)):
         raise ModelError(
             f"{header.path}: {_ROPE_FREQS} holds values that are not positive", "bad_rope"
@@ -167,23 +168,26 @@ def formats(header: Header, names: Mapping[str, str]) -> dict[str, str]:
 def open_weights(header: Header, spec: DecoderSpec, family: Family) -> Checkpoint:
     """The tensors of `header`, checked against `spec`, mapped and not read."""
     names = check(header, spec, family)
-    maps: dict[str, Any] = {}
-    tensors = {}
-    for canonical, name in names.items():
-        entry = header.tensors[name]
-        rows = _rows(entry, maps)
+    files = MappedFiles()
+
+    def make(canonical: str, entry: TensorEntry) -> RawWeight:
+        rows = _rows(entry, files)
         if family.gguf_permuted:
             rows = _restore_order(canonical, rows, spec)
-        tensors[canonical] = _raw_weight(canonical, entry, rows)
-    return Checkpoint(tensors)
+        return _raw_weight(canonical, entry, rows)
+
+    def forget(canonical: str) -> None:
+        entry = header.tensors[names[canonical]]
+        files.forget(entry.path, entry.offset, entry.size)
+
+    return Checkpoint(
+        {name: partial(make, name, header.tensors[file]) for name, file in names.items()}, forget
+    )
 
 
-def _rows(entry: TensorEntry, maps: dict[str, Any] | None = None) -> Any:
+def _rows(entry: TensorEntry, files: MappedFiles) -> Any:
     """The bytes of a tensor as (outputs, bytes of a row), mapped."""
-    maps = {} if maps is None else maps
-    if entry.path not in maps:
-        maps[entry.path] = np.memmap(Path(entry.path), mode="r", dtype=np.uint8)
-    data = maps[entry.path][entry.offset : entry.offset + entry.size]
+    data = files.view(entry.path, entry.offset, entry.size)
     return data.reshape(*entry.shape[:-1], -1)
 
 

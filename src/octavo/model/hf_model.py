@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ import numpy as np
 
 from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
-from octavo.model.safetensors import DTYPES, Entry, find_tensors, load_json, raw_weight
+from octavo.model.mapped import MappedFiles
+from octavo.model.safetensors import (
+    DTYPES,
+    Entry,
+    check_dtypes,
+    find_tensors,
+    load_json,
+    raw_weight,
+)
 from octavo.model.spec import DecoderSpec
 from octavo.model.weights import Checkpoint, check_tensors, expected_shapes, file_names
 
@@ -154,21 +163,28 @@ def open_weights(
 ) -> Checkpoint:
     """The tensors of the directory, checked against `spec`, mapped and not read."""
     names = check(directory, spec, family, entries)
-    maps: dict[Path, Any] = {}
-    tensors = {name: raw_weight(entries[file], name, maps) for name, file in names.items()}
+    files = MappedFiles()
+    used = {name: entries[file] for name, file in names.items()}
+    check_dtypes(used.values())
     if spec.tied:
-        _warn_of_other_head(directory, family, entries, maps)
-    return Checkpoint(tensors)
+        _warn_of_other_head(directory, family, entries, files)
+
+    def forget(name: str) -> None:
+        files.forget(used[name].path, used[name].offset, used[name].size)
+
+    return Checkpoint(
+        {name: partial(raw_weight, entry, name, files) for name, entry in used.items()}, forget
+    )
 
 
 def _warn_of_other_head(
-    directory: Path, family: Family, entries: Mapping[str, Entry], maps: dict[Path, Any]
+    directory: Path, family: Family, entries: Mapping[str, Entry], files: MappedFiles
 ) -> None:
     """The config's word counts: a head of its own beside a tied embedding is not used."""
     names = file_names(("embed", "head"), family.hf_names)
     if names["head"] not in entries:
         return
-    embed, head = (raw_weight(entries[names[key]], key, maps).data for key in ("embed", "head"))
+    embed, head = (raw_weight(entries[names[key]], key, files).data for key in ("embed", "head"))
     if embed.shape != head.shape or embed.dtype != head.dtype or not _equal(embed, head):
         log.warning(
             "%s: tie_word_embeddings is true, but %s differs from %s; the latter is used for both",

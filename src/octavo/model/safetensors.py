@@ -10,6 +10,7 @@ kill the process later. Format: github.com/huggingface/safetensors.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from octavo.model.errors import ModelError
+from octavo.model.mapped import MappedFiles
 from octavo.ops import RawWeight
 
 DTYPES = {"F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2")}
@@ -161,21 +163,21 @@ def load_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def raw_weight(entry: Entry, name: str, maps: dict[Path, Any]) -> RawWeight:
-    """`entry` as a RawWeight called `name`. `maps` keeps one memory map a file.
+def check_dtypes(entries: Iterable[Entry]) -> None:
+    """Raises ModelError (code "unsupported_dtype") naming the first tensor that cannot be read."""
+    for entry in entries:
+        if entry.dtype not in DTYPES:
+            raise ModelError(
+                f"{entry.path}: tensor {entry.name} is {entry.dtype}; "
+                f"supported are {', '.join(DTYPES)}",
+                "unsupported_dtype",
+            )
 
-    Raises ModelError (code "unsupported_dtype") naming the tensor.
-    """
-    if entry.dtype not in DTYPES:
-        raise ModelError(
-            f"{entry.path}: tensor {entry.name} is {entry.dtype}; "
-            f"supported are {', '.join(DTYPES)}",
-            "unsupported_dtype",
-        )
-    if entry.path not in maps:
-        maps[entry.path] = np.memmap(entry.path, mode="r", dtype=np.uint8)
+
+def raw_weight(entry: Entry, name: str, files: MappedFiles) -> RawWeight:
+    """`entry`, whose dtype was checked, as a RawWeight called `name`, mapped by `files`."""
     label, dtype = DTYPES[entry.dtype]
-    data = maps[entry.path][entry.offset : entry.offset + entry.size].view(dtype)
+    data = files.view(entry.path, entry.offset, entry.size).view(dtype)
     data = data.reshape(entry.shape)
     return RawWeight(
         name,

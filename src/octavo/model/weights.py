@@ -7,7 +7,7 @@ Does not know: file formats (safetensors, gguf_model) or packing (ops).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from octavo.model.errors import ModelError
 from octavo.model.info import Pack
@@ -18,16 +18,24 @@ _LISTED = 12
 
 
 class Checkpoint:
-    """A WeightSource over mapped tensors. Nothing is read until `dequantize` or `data` is used."""
+    """A WeightSource over mapped files. A tensor is made when it is asked for, and nothing of it is
+    read until its `dequantize` or `data` is used."""
 
-    def __init__(self, tensors: Mapping[str, RawWeight]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Callable[[], RawWeight]], forget: Callable[[str], None]
+    ) -> None:
         self._tensors = dict(tensors)
+        self._forget = forget
 
     def get(self, name: str) -> RawWeight:
-        return self._tensors[name]
+        return self._tensors[name]()
 
     def has(self, name: str) -> bool:
         return name in self._tensors
+
+    def done(self, name: str) -> None:
+        """Gives back the memory of the file's pages that `name` was read from."""
+        self._forget(name)
 
     def close(self) -> None:
         """Forgets the tensors; the maps go when the last array over them does."""

@@ -12,24 +12,26 @@
 // all at once, the few others row by row.
 #pragma once
 
-#include "kv_tile.hpp"
+#include "kv_fetch.hpp"
 #include "lanes.hpp"
 #include "softmax.hpp"
 
 namespace octavo::OCTAVO_ISA {
 
-constexpr std::size_t STEP_KEYS = 64;
-constexpr std::size_t STEP_TILES = STEP_KEYS / TILE_KEYS;
 constexpr int ROWS_AT_ONCE = 6;
+constexpr int STEP_COLUMNS = STEP_KEYS / V::N;
+constexpr std::size_t TILE_COLUMNS = TILE_KEYS / V::N;
+constexpr std::size_t TOGETHER = 4;  // vectors of weights
 
-// One piece, its keys and values of element type E.
-template <class E>
+// One piece, its keys and values of element type E. With few rows the memory is what holds it up,
+// and the next step's tiles are asked for meanwhile (FEW); with many they are read far less often.
+template <class E, bool FEW>
 class Attention {
 public:
     explicit Attention(const AttentionPiece& piece)
         : piece_(piece), width_(piece.view.shape.width), rows_(piece.tokens * piece.heads),
-          last_(piece.position + piece.tokens - 1) {
-        find_tiles(ahead_, begin_of(piece_, piece_.first_split));
+          last_(piece.position + piece.tokens - 1), end_(end_of(piece)) {
+        fetch_.aim(piece, begin_of(piece, piece.first_split));
         const std::size_t dims = piece.view.shape.head_dim;
         // Scores are base-2 logarithms; a soft-cap comes before that.
         const V scale = V::set(piece.softcap != 0.0f ? piece.scale : piece.scale * LOG2_E);
@@ -92,12 +94,20 @@ private:
         return larger(split * SPLIT_KEYS, first_seen(piece, piece.position) / STEP_KEYS * STEP_KEYS);
     }
 
-    // The tiles of the step that begins at `at`; beyond the last position its tile again.
-    void find_tiles(const std::uint32_t** tiles, std::size_t at) const {
+    static std::size_t end_of(const AttentionPiece& piece) {
+        return smaller(piece.end_split * SPLIT_KEYS, piece.position + piece.tokens);
+    }
+
+    // The tiles aimed at before become those of this step, and the next ones are aimed at.
+    void turn_tiles(std::size_t next) {
+        const std::size_t words = piece_.view.shape.words;
         for (std::size_t i = 0; i < STEP_TILES; ++i) {
-            const std::size_t position = smaller(at + i * TILE_KEYS, last_);
-            tiles[i] = reinterpret_cast<const std::uint32_t*>(tile_at(piece_.view, position));
+            keys_[i] = reinterpret_cast<const std::uint32_t*>(fetch_.tile(i));
+            values_[i] = keys_[i] + words;
+            if constexpr (E::SCALED) scales_[i] = reinterpret_cast<const float*>(values_[i] + words);
         }
+        if (next < end_) fetch_.aim(piece_, next);
+        else if (piece_.next != nullptr) fetch_.aim(*piece_.next, begin_of(*piece_.next, piece_.next->first_split));
     }
 
     Range seen(std::size_t row, std::size_t at) const {
@@ -108,14 +118,7 @@ private:
     }
 
     void step(std::size_t at) {
-        for (std::size_t i = 0; i < STEP_TILES; ++i) keys_[i] = ahead_[i];
-        find_tiles(ahead_, at + STEP_KEYS);
-        const std::size_t words = piece_.view.shape.words;
-        for (std::size_t i = 0; i < STEP_TILES; ++i) {
-            values_[i] = keys_[i] + words;
-            values_ahead_[i] = ahead_[i] + words;
-            if constexpr (E::SCALED) scales_[i] = reinterpret_cast<const float*>(values_[i] + words);
-        }
+        turn_tiles(at + STEP_KEYS);
         // The first token sees the end, the last one the beginning, of what all see.
         const bool whole = first_seen(piece_, last_) <= at && at + STEP_KEYS <= piece_.position + 1;
         for_rows([&](auto count, std::size_t row) {
@@ -126,9 +129,14 @@ private:
 
     template <int ROWS>
     void whole_step(std::size_t at, std::size_t row) {
-        score<ROWS>(0, STEP_TILES, row);
-        for (int r = 0; r < ROWS; ++r) soften(row + r, scores_ + r * STEP_KEYS, at, 0, STEP_KEYS);
-        mix<ROWS>(0, STEP_KEYS, row);
+        score<ROWS, columns_for(ROWS, STEP_COLUMNS)>(0, STEP_COLUMNS, row);
+        // By turns, so that no row waits for its own largest score.
+        for (int r = 0; r < ROWS; ++r) {
+            prepare(row + r, scores_ + r * STEP_KEYS, at, 0, STEP_KEYS);
+            raise(row + r, scores_ + r * STEP_KEYS, 0, STEP_KEYS);
+        }
+        for (int r = 0; r < ROWS; ++r) soften(row + r, scores_ + r * STEP_KEYS);
+        mix<ROWS>(0, STEP_KEYS, row, scores_);
     }
 
     // A step that not all tokens see whole.
@@ -139,26 +147,28 @@ private:
         Range all{0, STEP_KEYS};
         for (int r = 0; r < ROWS; ++r) {
             range[r] = seen(row + r, at);
-            if (range[r].high == 0) continue;
+            if (range[r].high == 0) {  // nothing
+                all.high = 0;
+                continue;
+            }
             low = smaller(low, range[r].low);
             high = larger(high, range[r].high);
             all = {larger(all.low, range[r].low), smaller(all.high, range[r].high)};
         }
         if (high == 0) return;
-        bool each = true;
-        for (int r = 0; r < ROWS; ++r) each = each && range[r].high != 0;
         const std::size_t first = low / TILE_KEYS, end = (high + TILE_KEYS - 1) / TILE_KEYS;
-        score<ROWS>(first, end, row);
+        score<ROWS, columns_for(ROWS, STEP_COLUMNS)>(first * TILE_COLUMNS, end * TILE_COLUMNS, row);
         for (int r = 0; r < ROWS; ++r)
-            if (range[r].high != 0) soften_part(row + r, at, first * TILE_KEYS, end * TILE_KEYS, range[r], scores_ + r * STEP_KEYS);
+            if (range[r].high != 0)
+                soften_part(row + r, at, first * TILE_KEYS, end * TILE_KEYS, range[r], scores_ + r * STEP_KEYS);
         all = {round_up(all.low, E::PER_WORD), all.high / E::PER_WORD * E::PER_WORD};
-        if (!each || all.low >= all.high) {
-            for (int r = 0; r < ROWS; ++r) mix_elements(range[r].low, range[r].high, row + r, scores_ + r * STEP_KEYS);
+        if (all.low >= all.high) {
+            for (int r = 0; r < ROWS; ++r) mix_row(range[r].low, range[r].high, row + r, r);
             return;
         }
-        for (int r = 0; r < ROWS; ++r) mix_elements(range[r].low, all.low, row + r, scores_ + r * STEP_KEYS);
-        mix<ROWS>(all.low, all.high, row);
-        for (int r = 0; r < ROWS; ++r) mix_elements(all.high, range[r].high, row + r, scores_ + r * STEP_KEYS);
+        for (int r = 0; r < ROWS; ++r) mix_row(range[r].low, all.low, row + r, r);
+        mix<ROWS>(all.low, all.high, row, scores_);
+        for (int r = 0; r < ROWS; ++r) mix_row(all.high, range[r].high, row + r, r);
     }
 
     static std::size_t round_up(std::size_t x, std::size_t to) { return (x + to - 1) / to * to; }
@@ -187,37 +197,52 @@ private:
         }
     }
 
-    // Scores of tiles [first, end) of a step, for ROWS rows.
+    // Lines to ask for with each word: the products of a step have fewer words with one row.
     template <int ROWS>
-    void score(std::size_t first, std::size_t end, std::size_t row) {
-        constexpr int VECTORS = static_cast<int>(TILE_KEYS / V::N);
-        constexpr int FIT = REGISTERS / (ROWS * VECTORS);
-        constexpr int RUN = FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;
-        const float* factors = queries_ + row * width_;
-        const std::size_t groups = width_ / E::PER_WORD;
-        std::size_t i = first;
-        for (; i + RUN <= end; i += RUN)
-            lane_dots<E, ROWS, RUN, VECTORS, true>(keys_ + i, ahead_ + i, 1, TILE_KEYS, groups, factors, width_,
-                                                   scores_ + i * TILE_KEYS, STEP_KEYS);
-        if constexpr (RUN > 1)
-            for (; i < end; ++i)
-                lane_dots<E, ROWS, 1, VECTORS, true>(keys_ + i, ahead_ + i, 1, TILE_KEYS, groups, factors, width_,
-                                                     scores_ + i * TILE_KEYS, STEP_KEYS);
+    static constexpr int LINES = !FEW ? 0 : ROWS == 1 ? 4 : 2;
+
+    template <int ROWS>
+    const std::uint8_t* ahead(std::size_t words) {
+        return FEW ? fetch_.take(words * LINES<ROWS> * LINE) : nullptr;
     }
 
-    // Scores [begin, end) become weights, packed as factors.
-    void soften(std::size_t row, float* s, std::size_t at, std::size_t begin, std::size_t end) {
-        prepare(row, s, at, begin, end);
-        raise(row, s, begin, end);
+    // Scores of columns [column, end) of a step, V::N keys each, for ROWS rows.
+    template <int ROWS, int COLUMNS>
+    void score(std::size_t column, std::size_t end, std::size_t row) {
+        const float* factors = queries_ + row * width_;
+        const std::size_t words = width_ / E::PER_WORD;
+        for (; column + COLUMNS <= end; column += COLUMNS) {
+            const std::uint32_t* at[COLUMNS];
+            for (std::size_t c = 0; c < COLUMNS; ++c) {
+                const std::size_t key = (column + c) * V::N;
+                at[c] = keys_[key / TILE_KEYS] + key % TILE_KEYS;
+            }
+            lane_dots<E, ROWS, COLUMNS, 1, true, LINES<ROWS>>(at, 1, TILE_KEYS, words, factors, width_,
+                                                              scores_ + column * V::N, STEP_KEYS, ahead<ROWS>(words));
+        }
+        if constexpr (COLUMNS > 1) {
+            if (column < end) score<ROWS, fewer(COLUMNS)>(column, end, row);
+        }
+    }
+
+    // The columns to go on with where less than `columns` are left.
+    static constexpr int fewer(int columns) { return columns > 4 ? 4 : columns - 1; }
+
+    // A whole step's scores become weights, packed as factors.
+    void soften(std::size_t row, float* s) {
         const V top = V::set(top_[row]);
         V total = V::load(sums_ + row * V::N);
-        for (std::size_t i = begin; i < end; i += V::N) {
-            const V weight = exp2_below_zero(V::load(s + i) - top);
-            weight.store(s + i);
-            total = total + weight;
+        for (std::size_t i = 0; i < STEP_KEYS; i += TOGETHER * V::N) {
+            V weights[TOGETHER];
+            for (std::size_t j = 0; j < TOGETHER; ++j) weights[j] = V::load(s + i + j * V::N) - top;
+            exp2_below_zero(weights);
+            for (std::size_t j = 0; j < TOGETHER; ++j) {
+                weights[j].store(s + i + j * V::N);
+                total = total + weights[j];
+            }
         }
         total.store(sums_ + row * V::N);
-        finish(s, begin, end);
+        finish(s, 0, STEP_KEYS);
     }
 
     // The same where the row sees only `range`: the other weights are zero.
@@ -287,40 +312,59 @@ private:
         top_[row] = top;
     }
 
-    // Adds the weighted values of keys [low, high) of the step, whole words of them.
+    // Adds the weighted values of keys [low, high) of the step, whole words of them. `weights` are
+    // the first row's of the step.
     template <int ROWS>
-    void mix(std::size_t low, std::size_t high, std::size_t row) {
-        constexpr int FIT = REGISTERS / ROWS;
-        constexpr int MOST = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;
+    void mix(std::size_t low, std::size_t high, std::size_t row, const float* weights) {
         const std::size_t first = round_up(low, TILE_KEYS), end = high / TILE_KEYS * TILE_KEYS;
-        if (low < first) mix_columns<ROWS, MOST>(low / TILE_KEYS, 1, low % TILE_KEYS, smaller(first, high) - low, low, row, 0);
-        if (first < end) mix_columns<ROWS, MOST>(first / TILE_KEYS, (end - first) / TILE_KEYS, 0, TILE_KEYS, first, row, 0);
-        if (end < high && first <= end) mix_columns<ROWS, MOST>(end / TILE_KEYS, 1, 0, high - end, end, row, 0);
+        if (low < first) mix_tiles<ROWS>(low, smaller(first, high), row, weights);
+        if (first < end) mix_tiles<ROWS>(first, end, row, weights);
+        if (first <= end && end < high) mix_tiles<ROWS>(end, high, row, weights);
     }
 
-    // `keys` keys of each of `count` tiles from `first` on, beginning at key `from` of a tile and
-    // with weight `weight` of the step.
-    template <int ROWS, int VECTORS>
-    void mix_columns(std::size_t first, std::size_t count, std::size_t from, std::size_t keys, std::size_t weight,
-                     std::size_t row, std::size_t column) {
-        const std::size_t skipped = from / E::PER_WORD * width_;
-        const float* factors = scores_ + weight / E::PER_WORD * E::STEPS;
+    // The same of several whole tiles, or within one.
+    template <int ROWS>
+    void mix_tiles(std::size_t low, std::size_t high, std::size_t row, const float* weights) {
+        const std::size_t first = low / TILE_KEYS, count = (high - low + TILE_KEYS - 1) / TILE_KEYS;
+        const std::size_t words = (high - low) / count / E::PER_WORD;
+        const std::uint32_t* tiles[STEP_TILES];
+        for (std::size_t i = 0; i < count; ++i)
+            tiles[i] = values_[first + i] + low % TILE_KEYS / E::PER_WORD * width_;
+        mix_columns<ROWS, columns_for(ROWS, 8)>(tiles, count, words, row, weights + low / E::PER_WORD * E::STEPS, 0);
+    }
+
+    // `words` words of each of `count` tiles, from column `column` on.
+    template <int ROWS, int COLUMNS>
+    void mix_columns(const std::uint32_t* const* tiles, std::size_t count, std::size_t words, std::size_t row,
+                     const float* weights, std::size_t column) {
         float* out = mixed_ + row * width_;
-        for (; column + VECTORS * V::N <= width_; column += VECTORS * V::N) {
-            const std::uint32_t *at[STEP_TILES], *ahead[STEP_TILES];
-            for (std::size_t i = 0; i < count; ++i) {
-                at[i] = values_[first + i] + skipped + column;
-                ahead[i] = values_ahead_[first + i] + skipped + column;
-            }
-            lane_dots<E, ROWS, 1, VECTORS, false>(at, ahead, count, width_, keys / E::PER_WORD, factors, STEP_KEYS,
-                                                  out + column, width_);
+        for (; column + COLUMNS * V::N <= width_; column += COLUMNS * V::N) {
+            const std::uint32_t* at[STEP_TILES];
+            for (std::size_t i = 0; i < count; ++i) at[i] = tiles[i] + column;
+            lane_dots<E, ROWS, 1, COLUMNS, false, LINES<ROWS>>(at, count, width_, words, weights, STEP_KEYS,
+                                                               out + column, width_, ahead<ROWS>(count * words));
         }
-        if constexpr (VECTORS > 1) {
-            if (column < width_) mix_columns<ROWS, VECTORS / 2>(first, count, from, keys, weight, row, column);
+        if constexpr (COLUMNS > 1) {
+            if (column < width_) mix_columns<ROWS, fewer(COLUMNS)>(tiles, count, words, row, weights, column);
         }
     }
 
-    // The weighted values of keys [low, high) of the step for one row, one by one.
+    // The weighted values of any keys [low, high) of the step for row `which` of those computed now.
+    // A word that the row sees whole must be added as `mix` does.
+    void mix_row(std::size_t low, std::size_t high, std::size_t row, int which) {
+        const float* weights = scores_ + static_cast<std::size_t>(which) * STEP_KEYS;
+        if constexpr (E::STEPS != E::PER_WORD) {
+            const std::size_t first = round_up(low, E::PER_WORD), end = high / E::PER_WORD * E::PER_WORD;
+            if (first < end) {
+                mix_elements(low, first, row, weights);
+                mix<1>(first, end, row, weights);
+                mix_elements(end, high, row, weights);
+                return;
+            }
+        }
+        mix_elements(low, high, row, weights);
+    }
+
     void mix_elements(std::size_t low, std::size_t high, std::size_t row, const float* weights) {
         float* out = mixed_ + row * width_;
         for (std::size_t i = low; i < high; ++i) {
@@ -335,11 +379,11 @@ private:
     std::size_t width_;
     std::size_t rows_;
     std::size_t last_;
+    std::size_t end_;
     const std::uint32_t* keys_[STEP_TILES];
     const std::uint32_t* values_[STEP_TILES];
     const float* scales_[STEP_TILES];
-    const std::uint32_t* ahead_[STEP_TILES];
-    const std::uint32_t* values_ahead_[STEP_TILES];
+    Fetch fetch_;
     alignas(64) float scores_[ROWS_AT_ONCE * STEP_KEYS];
     alignas(64) float queries_[MAX_PIECE_VALUES];
     alignas(64) float mixed_[MAX_PIECE_VALUES];
@@ -347,9 +391,9 @@ private:
     float top_[MAX_PIECE_ROWS];
 };
 
-template <class E>
-void attend_typed(const AttentionPiece& piece) {
-    Attention<E> attention(piece);
+template <class E, bool FEW>
+void attend_rows(const AttentionPiece& piece) {
+    Attention<E, FEW> attention(piece);
     if (piece.partial != nullptr) {
         attention.run(piece.first_split);
         attention.write_partial(piece.partial);
@@ -366,6 +410,12 @@ void attend_typed(const AttentionPiece& piece) {
         attention.add_to(merged);
     }
     merged.write(piece);
+}
+
+template <class E>
+void attend_typed(const AttentionPiece& piece) {
+    if (piece.tokens * piece.heads <= ROWS_AT_ONCE) attend_rows<E, true>(piece);
+    else attend_rows<E, false>(piece);
 }
 
 inline void attend(const AttentionPiece& piece) {

@@ -36,8 +36,7 @@ struct Words {
     }
 };
 
-// Accumulators that fit the registers beside the operands.
-constexpr int REGISTERS = 24;
+constexpr int REGISTERS = 32;
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
@@ -57,7 +56,7 @@ struct Words {
     }
 };
 
-constexpr int REGISTERS = 12;
+constexpr int REGISTERS = 16;
 
 #else
 
@@ -85,9 +84,19 @@ struct Words {
     }
 };
 
-constexpr int REGISTERS = 4;
+constexpr int REGISTERS = 8;
 
 #endif
+
+// Columns that `rows` rows take at once, at most `most`: their sums, and the operands or the factors,
+// whichever are fewer, stay in registers, and two are left to compute with. A sum that does not fit
+// costs more than all it saves: each of its additions waits for the memory.
+constexpr int columns_for(int rows, int most) {
+    const auto taken = [rows](int columns) { return rows * columns + (rows < columns ? rows : columns) + 2; };
+    int columns = 1;
+    while (columns < most && taken(columns + 1) <= REGISTERS) ++columns;
+    return columns;
+}
 
 struct F32 {
     static constexpr int PER_WORD = 1, STEPS = 1;
@@ -167,6 +176,17 @@ struct Int8 {
     static float factor(const float* packed, std::size_t i) { return packed[i]; }
 };
 
+// Bytes that memory and caches hand on together.
+constexpr std::size_t LINE = 64;
+
+template <int LINES>
+[[gnu::always_inline]] inline void fetch_lines([[maybe_unused]] const std::uint8_t* at) {
+#if defined(__GNUC__)
+    OCTAVO_UNROLL
+    for (int i = 0; i < LINES; ++i) __builtin_prefetch(at + static_cast<std::size_t>(i) * LINE);
+#endif
+}
+
 // Step S and those after it, for one word of each column. Whatever is fewer, factors or operands,
 // stays in registers.
 template <class E, int S, int ROWS, int COLUMNS>
@@ -199,11 +219,11 @@ template <class E, int S, int ROWS, int COLUMNS>
 // For each of ROWS rows of factors and each lane of RUN * VECTORS vectors: the sum over `groups`
 // words, times their factors, added to `out` (or to zero, FRESH), in the order of the words. Word g
 // of vector v in tile t lies at tiles[t] + g * stride + v * V::N. After `groups` words the next RUN
-// tiles follow, `runs` times. The words at the same places of `ahead` are asked for meanwhile.
-template <class E, int ROWS, int RUN, int VECTORS, bool FRESH>
-inline void lane_dots(const std::uint32_t* const* tiles, const std::uint32_t* const* ahead, std::size_t runs,
-                      std::size_t stride, std::size_t groups, const float* factors, std::size_t factor_stride,
-                      float* out, std::size_t out_stride) {
+// tiles follow, `runs` times. With each word LINES lines from `ahead` on are asked for.
+template <class E, int ROWS, int RUN, int VECTORS, bool FRESH, int LINES>
+inline void lane_dots(const std::uint32_t* const* tiles, std::size_t runs, std::size_t stride, std::size_t groups,
+                      const float* factors, std::size_t factor_stride, float* out, std::size_t out_stride,
+                      const std::uint8_t* ahead) {
     constexpr int COLUMNS = RUN * VECTORS;
     V sums[ROWS][COLUMNS];
     OCTAVO_UNROLL
@@ -212,22 +232,21 @@ inline void lane_dots(const std::uint32_t* const* tiles, const std::uint32_t* co
         for (int c = 0; c < COLUMNS; ++c)
             sums[r][c] = FRESH ? V::zero() : V::load(out + static_cast<std::size_t>(r) * out_stride + c * V::N);
     }
-    for (std::size_t run = 0; run < runs; ++run, tiles += RUN, ahead += RUN) {
-        const std::uint32_t *at[RUN], *later[RUN];
+    for (std::size_t run = 0; run < runs; ++run, tiles += RUN) {
+        const std::uint32_t* at[RUN];
         OCTAVO_UNROLL
-        for (int t = 0; t < RUN; ++t) at[t] = tiles[t], later[t] = ahead[t];
+        for (int t = 0; t < RUN; ++t) at[t] = tiles[t];
         for (std::size_t g = 0; g < groups; ++g, factors += E::STEPS) {
+            if constexpr (LINES > 0) {
+                fetch_lines<LINES>(ahead);
+                ahead += LINES * LINE;
+            }
             Words x[COLUMNS];
             OCTAVO_UNROLL
             for (int t = 0; t < RUN; ++t) {
                 OCTAVO_UNROLL
                 for (int v = 0; v < VECTORS; ++v)
                     x[t * VECTORS + v] = Words::load(at[t] + g * stride + v * V::N);
-#if defined(__GNUC__)
-                OCTAVO_UNROLL
-                for (int w = 0; w < VECTORS * static_cast<int>(V::N); w += 16)
-                    __builtin_prefetch(later[t] + g * stride + w);
-#endif
             }
             lane_steps<E, 0>(sums, x, factors, factor_stride);
         }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "../kv_types.hpp"
+#include "lanes.hpp"
 #include "simd.hpp"
 
 namespace octavo::OCTAVO_ISA {
@@ -16,18 +17,35 @@ constexpr float LOG2_E = 1.44269504f;
 constexpr float LOWEST = -INFINITY;
 constexpr std::size_t MAX_PIECE_VALUES = MAX_PIECE_HEADS * MAX_HEAD_DIM;
 
-// 2^x for x <= 0, to 2e-7 relative; exactly 1 for 0, NaN stays NaN. Below -126 it is 2^-126.
+// 2^x for x <= 0, to 2e-7 relative; exactly 1 for 0, NaN stays NaN. Below -126 it is 2^-126. Of
+// several at once: each waits for its own operations one after another, and the others fill the gaps.
+template <int COUNT>
+[[gnu::always_inline]] inline void exp2_below_zero(V (&x)[COUNT]) {
+    constexpr float FACTORS[] = {9.6715130e-3f, 5.5507336e-2f, 2.4022242e-1f, 6.9314700e-1f, 1.0f};
+    V n[COUNT], p[COUNT];
+    OCTAVO_UNROLL
+    for (int i = 0; i < COUNT; ++i) {
+        x[i] = max(V::set(-126.0f), x[i]);  // the second operand where one is NaN
+        n[i] = round(x[i]);
+    }
+    OCTAVO_UNROLL
+    for (int i = 0; i < COUNT; ++i) {
+        x[i] = x[i] - n[i];
+        p[i] = V::set(1.3264727e-3f);
+    }
+    OCTAVO_UNROLL
+    for (int k = 0; k < 5; ++k) {
+        OCTAVO_UNROLL
+        for (int i = 0; i < COUNT; ++i) p[i] = fma(p[i], x[i], V::set(FACTORS[k]));
+    }
+    OCTAVO_UNROLL
+    for (int i = 0; i < COUNT; ++i) x[i] = scale_by_power(p[i], n[i]);
+}
+
 inline V exp2_below_zero(V x) {
-    const V bounded = max(V::set(-126.0f), x);  // the second operand where one is NaN
-    const V n = round(bounded);
-    const V r = bounded - n;
-    V p = V::set(1.3264727e-3f);
-    p = fma(p, r, V::set(9.6715130e-3f));
-    p = fma(p, r, V::set(5.5507336e-2f));
-    p = fma(p, r, V::set(2.4022242e-1f));
-    p = fma(p, r, V::set(6.9314700e-1f));
-    p = fma(p, r, V::set(1.0f));
-    return scale_by_power(p, n);
+    V one[1] = {x};
+    exp2_below_zero(one);
+    return one[0];
 }
 
 inline float exp2_below_zero(float x) {

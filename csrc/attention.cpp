@@ -15,6 +15,10 @@ constexpr std::size_t PIECE_VALUES = 3072;
 // With fewer pieces than this for each thread, sequences are cut at splits.
 constexpr std::size_t FEW_PIECES = 8;
 
+// Claims that each thread makes at least, where there are pieces enough: a thread that is late is late
+// by one of them.
+constexpr std::size_t CLAIMS = 32;
+
 std::size_t first_seen(std::size_t position, std::size_t window) {
     return window != 0 && position >= window ? position - window + 1 : 0;
 }
@@ -30,6 +34,8 @@ public:
     }
 
     std::vector<AttentionPiece> cut() {
+        pieces_.reserve((batch_.tokens() / chunk_tokens_ + batch_.rows()) * cache_.kv_heads() *
+                        ((shared_ + chunk_heads_ - 1) / chunk_heads_));
         for (std::size_t row = 0; row < batch_.rows(); ++row)
             for (std::size_t token = batch_.begin(row); token < batch_.end(row); token += chunk_tokens_)
                 for (std::size_t head = 0; head < cache_.kv_heads(); ++head) {
@@ -77,6 +83,26 @@ std::size_t cost(const AttentionPiece& piece) {
     return piece.tokens * piece.heads * seen;
 }
 
+// The longest first, so that no thread is left with one when the others are done.
+void sort_by_cost(std::vector<AttentionPiece>& pieces) {
+    const auto costs_more = [](const AttentionPiece& a, const AttentionPiece& b) { return cost(a) > cost(b); };
+    if (!std::is_sorted(pieces.begin(), pieces.end(), costs_more))
+        std::stable_sort(pieces.begin(), pieces.end(), costs_more);
+}
+
+// Computes the pieces, each thread some that follow one another: in order it can fetch the next
+// one's keys while it computes.
+void attend_all(std::vector<AttentionPiece>& pieces, Pool& pool) {
+    const std::size_t claims = CLAIMS * static_cast<std::size_t>(pool.threads());
+    const std::size_t run = pool.threads() == 1 ? pieces.size() : std::max<std::size_t>(1, pieces.size() / claims);
+    for (std::size_t i = 0; i + 1 < pieces.size(); ++i)
+        if ((i + 1) % run != 0) pieces[i].next = &pieces[i + 1];
+    pool.run((pieces.size() + run - 1) / run, [&](std::size_t claim) {
+        const std::size_t end = std::min(pieces.size(), (claim + 1) * run);
+        for (std::size_t i = claim * run; i < end; ++i) kernels().attend(pieces[i]);
+    });
+}
+
 std::size_t partial_floats(const AttentionPiece& piece) {
     return piece.tokens * piece.heads * (piece.view.shape.width + 2);
 }
@@ -98,7 +124,7 @@ void attend_by_splits(std::vector<AttentionPiece>& pieces, Pool& pool) {
             splits.back().partial = at;
         }
     }
-    pool.run(splits.size(), [&](std::size_t i) { kernels().attend(splits[i]); });
+    attend_all(splits, pool);
     pool.run(pieces.size(), [&](std::size_t i) { kernels().merge_splits(pieces[i]); });
 }
 
@@ -114,11 +140,8 @@ void attend_batch(const AttentionCall& call, KvCache& cache, const KvBatch& batc
         attend_by_splits(pieces, pool);
         return;
     }
-    // Longest first, so that no thread is left with one when the others are done.
-    std::stable_sort(pieces.begin(), pieces.end(), [](const AttentionPiece& a, const AttentionPiece& b) {
-        return cost(a) > cost(b);
-    });
-    pool.run(pieces.size(), [&](std::size_t i) { kernels().attend(pieces[i]); });
+    if (pool.threads() > 1) sort_by_cost(pieces);
+    attend_all(pieces, pool);
 }
 
 }  // namespace octavo

@@ -80,6 +80,8 @@ struct AttentionPiece {
     const float* slopes;   // of the first head on (ALiBi), or null
     const float* sinks;    // of the first head on: scores that take weight and give no value, or null
     std::size_t window;    // 0: unlimited
+    // What the same thread computes after this, or null: its first keys are asked for meanwhile.
+    const AttentionPiece* next;
 };
 
 }  // namespace octavo

@@ -10,6 +10,9 @@
 namespace octavo::OCTAVO_ISA {
 
 inline std::uint8_t* tile_at(const KvView& view, std::size_t position) {
+    // The usual block, without a division.
+    if (view.block_tokens == TILE_KEYS)
+        return view.base + static_cast<std::size_t>(view.table[position / TILE_KEYS]) * view.block_bytes;
     return view.base + static_cast<std::size_t>(view.table[position / view.block_tokens]) * view.block_bytes +
            position % view.block_tokens / TILE_KEYS * view.shape.bytes;
 }

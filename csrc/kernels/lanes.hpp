@@ -36,8 +36,7 @@ struct Words {
     }
 };
 
-// Accumulators that fit the registers beside the operands.
-constexpr int REGISTERS = 24;
+constexpr int REGISTERS = 32;
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
@@ -57,7 +56,7 @@ struct Words {
     }
 };
 
-constexpr int REGISTERS = 12;
+constexpr int REGISTERS = 16;
 
 #else
 
@@ -85,9 +84,19 @@ struct Words {
     }
 };
 
-constexpr int REGISTERS = 4;
+constexpr int REGISTERS = 8;
 
 #endif
+
+// Columns that `rows` rows take at once, at most `most`: their sums, and the operands or the factors,
+// whichever are fewer, stay in registers, and two are left to compute with. A sum that does not fit
+// costs more than all it saves: each of its additions waits for the memory.
+constexpr int columns_for(int rows, int most) {
+    const auto taken = [rows](int columns) { return rows * columns + (rows < columns ? rows : columns) + 2; };
+    int columns = 1;
+    while (columns < most && taken(columns + 1) <= REGISTERS) ++columns;
+    return columns;
+}
 
 struct F32 {
     static constexpr int PER_WORD = 1, STEPS = 1;
@@ -97,8 +106,9 @@ struct F32 {
     static V step(V sum, V x, float factor) { return fma(x, V::set(factor), sum); }
     // Element j of each word.
     static V element(Words x, std::size_t) { return x.floats(); }
-    // Makes factors of `count` floats, in place; `count` is a multiple of 16.
-    static void pack(float*, std::size_t) {}
+    // Makes factors of floats [begin, end), multiples of 16, in place: those of word w begin at
+    // values[w * STEPS].
+    static void pack(float*, std::size_t, std::size_t) {}
     // Packed factor i.
     static float factor(const float* packed, std::size_t i) { return packed[i]; }
 };
@@ -118,9 +128,9 @@ struct Bf16 : Bf16Base {
     static V step(V sum, Words x, float pair) {
         return {_mm512_dpbf16_ps(sum.v, (__m512bh)x.w, (__m512bh)_mm512_set1_ps(pair))};
     }
-    static void pack(float* values, std::size_t count) {
+    static void pack(float* values, std::size_t begin, std::size_t end) {
         // Each store ends before the floats that are read next.
-        for (std::size_t i = 0; i < count; i += 16) {
+        for (std::size_t i = begin; i < end; i += 16) {
             const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(values + i));
             _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + i / 2), (__m256i)rounded);
         }
@@ -142,7 +152,7 @@ struct Bf16 : Bf16Base {
         else return x.high_bf16();
     }
     static V step(V sum, V x, float factor) { return fma(x, V::set(factor), sum); }
-    static void pack(float*, std::size_t) {}
+    static void pack(float*, std::size_t, std::size_t) {}
     static float factor(const float* packed, std::size_t i) { return packed[i]; }
 };
 
@@ -162,22 +172,46 @@ struct Int8 {
             default: return x.byte<3>();
         }
     }
-    static void pack(float*, std::size_t) {}
+    static void pack(float*, std::size_t, std::size_t) {}
     static float factor(const float* packed, std::size_t i) { return packed[i]; }
 };
 
-// Step S and those after it, for one word of each column.
+// Bytes that memory and caches hand on together.
+constexpr std::size_t LINE = 64;
+
+template <int LINES>
+[[gnu::always_inline]] inline void fetch_lines([[maybe_unused]] const std::uint8_t* at) {
+#if defined(__GNUC__)
+    OCTAVO_UNROLL
+    for (int i = 0; i < LINES; ++i) __builtin_prefetch(at + static_cast<std::size_t>(i) * LINE);
+#endif
+}
+
+// Step S and those after it, for one word of each column. Whatever is fewer, factors or operands,
+// stays in registers.
 template <class E, int S, int ROWS, int COLUMNS>
 [[gnu::always_inline]] inline void lane_steps(V (&sums)[ROWS][COLUMNS], const Words (&x)[COLUMNS],
                                               const float* factors, std::size_t factor_stride) {
-    decltype(E::template pick<S>(x[0])) operand[COLUMNS];
-    OCTAVO_UNROLL
-    for (int c = 0; c < COLUMNS; ++c) operand[c] = E::template pick<S>(x[c]);
-    OCTAVO_UNROLL
-    for (int r = 0; r < ROWS; ++r) {
-        const float factor = factors[static_cast<std::size_t>(r) * factor_stride + S];
+    if constexpr (ROWS < COLUMNS) {
+        float factor[ROWS];
         OCTAVO_UNROLL
-        for (int c = 0; c < COLUMNS; ++c) sums[r][c] = E::step(sums[r][c], operand[c], factor);
+        for (int r = 0; r < ROWS; ++r) factor[r] = factors[static_cast<std::size_t>(r) * factor_stride + S];
+        OCTAVO_UNROLL
+        for (int c = 0; c < COLUMNS; ++c) {
+            const auto operand = E::template pick<S>(x[c]);
+            OCTAVO_UNROLL
+            for (int r = 0; r < ROWS; ++r) sums[r][c] = E::step(sums[r][c], operand, factor[r]);
+        }
+    } else {
+        decltype(E::template pick<S>(x[0])) operand[COLUMNS];
+        OCTAVO_UNROLL
+        for (int c = 0; c < COLUMNS; ++c) operand[c] = E::template pick<S>(x[c]);
+        OCTAVO_UNROLL
+        for (int r = 0; r < ROWS; ++r) {
+            const float factor = factors[static_cast<std::size_t>(r) * factor_stride + S];
+            OCTAVO_UNROLL
+            for (int c = 0; c < COLUMNS; ++c) sums[r][c] = E::step(sums[r][c], operand[c], factor);
+        }
     }
     if constexpr (S + 1 < E::STEPS) lane_steps<E, S + 1>(sums, x, factors, factor_stride);
 }
@@ -185,11 +219,11 @@ template <class E, int S, int ROWS, int COLUMNS>
 // For each of ROWS rows of factors and each lane of RUN * VECTORS vectors: the sum over `groups`
 // words, times their factors, added to `out` (or to zero, FRESH), in the order of the words. Word g
 // of vector v in tile t lies at tiles[t] + g * stride + v * V::N. After `groups` words the next RUN
-// tiles follow, `runs` times.
-template <class E, int ROWS, int RUN, int VECTORS, bool FRESH>
-inline void lane_dots(const std::uint32_t* const* tiles, std::size_t runs, std::size_t stride,
-                      std::size_t groups, const float* factors, std::size_t factor_stride, float* out,
-                      std::size_t out_stride) {
+// tiles follow, `runs` times. With each word LINES lines from `ahead` on are asked for.
+template <class E, int ROWS, int RUN, int VECTORS, bool FRESH, int LINES>
+inline void lane_dots(const std::uint32_t* const* tiles, std::size_t runs, std::size_t stride, std::size_t groups,
+                      const float* factors, std::size_t factor_stride, float* out, std::size_t out_stride,
+                      const std::uint8_t* ahead) {
     constexpr int COLUMNS = RUN * VECTORS;
     V sums[ROWS][COLUMNS];
     OCTAVO_UNROLL
@@ -203,6 +237,10 @@ inline void lane_dots(const std::uint32_t* const* tiles, std::size_t runs, std::
         OCTAVO_UNROLL
         for (int t = 0; t < RUN; ++t) at[t] = tiles[t];
         for (std::size_t g = 0; g < groups; ++g, factors += E::STEPS) {
+            if constexpr (LINES > 0) {
+                fetch_lines<LINES>(ahead);
+                ahead += LINES * LINE;
+            }
             Words x[COLUMNS];
             OCTAVO_UNROLL
             for (int t = 0; t < RUN; ++t) {

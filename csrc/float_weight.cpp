@@ -12,6 +12,8 @@ namespace {
 constexpr std::size_t PADDED = 64;
 // Outputs of a piece: some microseconds for one row, large enough to claim.
 constexpr std::size_t PIECE = 64;
+// From so many rows on, pieces as few as this are halved, lest a thread waits for another's last one.
+constexpr std::size_t MANY_ROWS = 6, FEW_PIECES = 32;
 // Bytes of inputs that the rows of a piece may have, to stay in the second cache.
 constexpr std::size_t ROWS_BYTES = 256 * 1024;
 constexpr std::size_t MOST_PIECES = std::size_t{1} << 23;
@@ -40,6 +42,8 @@ void in_pieces(std::size_t rows, std::size_t row_bytes, std::size_t outputs, Poo
     const std::size_t most = std::max<std::size_t>(24, ROWS_BYTES / row_bytes);
     const std::size_t spans = divide_up(rows, most);
     std::size_t wide = PIECE;
+    if (rows >= MANY_ROWS && divide_up(outputs, wide) * spans < FEW_PIECES)
+        wide = std::max<std::size_t>(PIECE / 2, kernels().linear_block);
     while (divide_up(outputs, wide) * spans > MOST_PIECES) wide *= 2;
     pool.run(divide_up(outputs, wide) * spans, [&](std::size_t i) {
         const std::size_t first = i / spans * wide, span = i % spans;

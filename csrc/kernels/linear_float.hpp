@@ -26,18 +26,35 @@ constexpr int WIDE = 1, ROWS = 3;
 #endif
 constexpr std::size_t BLOCK = WIDE * V::N;
 
-// Bytes that weights are asked for ahead of their use: they come straight from memory.
-constexpr std::size_t AHEAD = 1536;
-
 // Blocks that few rows take at once: a sum waits for its own last addition, and there must be sums
-// enough to fill that time.
+// enough to fill that time. Three rows by two blocks would need more registers than AVX2 has.
 constexpr int blocks_at_once(int rows) {
-    return WIDE == 4 ? 1 : rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+    return WIDE == 4 ? 1 : rows == 1 ? 4 : rows == 2 ? 2 : 1;
 }
 
+// Bytes that weights are asked for ahead of their use, in each of `blocks` blocks: they come straight
+// from memory. The later tiles of a block find them in the cache; asking nevertheless costs nothing.
+constexpr std::size_t ahead(int blocks) { return blocks == 4 ? 1024 : blocks == 2 ? 1536 : 2560; }
+
+template <int B>
 inline void prefetch(const void* p) {
     for (std::size_t line = 0; line < BLOCK * 4; line += 64)
-        __builtin_prefetch(static_cast<const char*>(p) + AHEAD + line);
+        __builtin_prefetch(static_cast<const char*>(p) + ahead(B) + line);
+}
+
+// sums[r][c] += one input of each of R rows, `stride` apart, times column(c), V::N outputs' weights.
+template <int R, int C, class Column>
+[[gnu::always_inline]] inline void multiply(V (&sums)[R][C], const float* x, std::size_t stride,
+                                            const Column& column) {
+    V w[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) w[c] = column(c);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        const V a = V::set(x[r * stride]);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) sums[r][c] = fma(a, w[c], sums[r][c]);
+    }
 }
 
 struct FloatWeights {
@@ -49,20 +66,12 @@ struct FloatWeights {
     static void add(V (&sums)[R][B * WIDE], const float* x, std::size_t stride, std::size_t inputs,
                     const float* block) {
         const std::size_t size = block_values(inputs);
-        for (std::size_t k = 0; k < inputs; ++k, block += BLOCK) {
-            V w[B * WIDE];
+        for (std::size_t k = 0; k < inputs; ++k, ++x, block += BLOCK) {
 #pragma GCC unroll 8
-            for (int b = 0; b < B; ++b) {
-                prefetch(block + b * size);
-#pragma GCC unroll 4
-                for (int v = 0; v < WIDE; ++v) w[b * WIDE + v] = V::load(block + b * size + v * V::N);
-            }
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const V a = V::set(x[r * stride + k]);
-#pragma GCC unroll 8
-                for (int c = 0; c < B * WIDE; ++c) sums[r][c] = fma(a, w[c], sums[r][c]);
-            }
+            for (int b = 0; b < B; ++b) prefetch<B>(block + b * size);
+            multiply(sums, x, stride, [&](int c) __attribute__((always_inline)) {
+                return V::load(block + c / WIDE * size + c % WIDE * V::N);
+            });
         }
     }
 };
@@ -81,7 +90,7 @@ struct Bf16Weights {
         const std::size_t size = block_values(inputs);
         for (std::size_t k = 0; k < inputs; k += 2, block += 2 * BLOCK) {
 #pragma GCC unroll 8
-            for (int b = 0; b < B; ++b) prefetch(block + b * size);
+            for (int b = 0; b < B; ++b) prefetch<B>(block + b * size);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -97,26 +106,19 @@ struct Bf16Weights {
     static void add(V (&sums)[R][B * WIDE], const float* x, std::size_t stride, std::size_t inputs,
                     const std::uint16_t* block) {
         const std::size_t size = block_values(inputs);
-        const auto one = [&](std::size_t k, V (*half)(const std::uint16_t*)) __attribute__((always_inline)) {
-            V w[B * WIDE];
-#pragma GCC unroll 8
-            for (int c = 0; c < B * WIDE; ++c)
-                w[c] = half(block + c / WIDE * size + c % WIDE * 2 * V::N);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                const V a = V::set(x[r * stride + k]);
-#pragma GCC unroll 8
-                for (int c = 0; c < B * WIDE; ++c) sums[r][c] = fma(a, w[c], sums[r][c]);
-            }
+        const auto one = [&](V (*half)(const std::uint16_t*)) __attribute__((always_inline)) {
+            multiply(sums, x++, stride, [&](int c) __attribute__((always_inline)) {
+                return half(block + c / WIDE * size + c % WIDE * 2 * V::N);
+            });
         };
         std::size_t k = 0;
         for (; k + 2 <= inputs; k += 2, block += 2 * BLOCK) {
 #pragma GCC unroll 8
-            for (int b = 0; b < B; ++b) prefetch(block + b * size);
-            one(k, first_of_pairs);
-            one(k + 1, second_of_pairs);
+            for (int b = 0; b < B; ++b) prefetch<B>(block + b * size);
+            one(first_of_pairs);
+            one(second_of_pairs);
         }
-        if (k < inputs) one(k, first_of_pairs);
+        if (k < inputs) one(first_of_pairs);
     }
 #endif
 };
@@ -132,6 +134,23 @@ struct Product {
     std::size_t outputs, out_stride;
 };
 
+// The sums of `rows` rows by `blocks` blocks, plus the bias, into the product.
+template <class Kind>
+void finish(const Product<Kind>& p, const float* sums, std::size_t row, std::size_t rows,
+            std::size_t block, std::size_t blocks) {
+    const std::size_t begin = block * BLOCK, width = blocks * BLOCK;
+    const std::size_t count = p.outputs - begin < width ? p.outputs - begin : width;
+    for (std::size_t r = 0; r < rows; ++r, sums += width) {
+        float* const out = p.out + (row + r) * p.out_stride + begin;
+        std::size_t c = 0;
+        for (; c + V::N <= count; c += V::N) {
+            const V sum = V::load(sums + c);
+            (p.bias == nullptr ? sum : sum + V::load(p.bias + begin + c)).store(out + c);
+        }
+        for (; c < count; ++c) out[c] = p.bias == nullptr ? sums[c] : sums[c] + p.bias[begin + c];
+    }
+}
+
 template <class Kind, int R, int B>
 void tile(const Product<Kind>& p, std::size_t row, std::size_t block) {
     V sums[R][B * WIDE];
@@ -141,22 +160,13 @@ void tile(const Product<Kind>& p, std::size_t row, std::size_t block) {
         for (int c = 0; c < B * WIDE; ++c) sums[r][c] = V::zero();
     Kind::template add<R, B>(sums, p.x + row * p.stride, p.stride, p.inputs,
                              p.weights + block * Kind::block_values(p.inputs));
+    // Through memory, so that what comes after the sums is compiled once, not for every tile.
+    alignas(64) float values[R * B * BLOCK];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int c = 0; c < B * WIDE; ++c) {
-            const std::size_t column = block * BLOCK + c * V::N;
-            if (column >= p.outputs) continue;
-            float* out = p.out + (row + r) * p.out_stride + column;
-            if (column + V::N <= p.outputs) {
-                const V bias = p.bias == nullptr ? V::zero() : V::load(p.bias + column);
-                (p.bias == nullptr ? sums[r][c] : sums[r][c] + bias).store(out);
-            } else {
-                const std::size_t rest = p.outputs - column;
-                const V bias = p.bias == nullptr ? V::zero() : V::load_first(p.bias + column, rest);
-                (p.bias == nullptr ? sums[r][c] : sums[r][c] + bias).store_first(out, rest);
-            }
-        }
+        for (int c = 0; c < B * WIDE; ++c) sums[r][c].store(values + r * B * BLOCK + c * V::N);
+    finish(p, values, row, R, block, B);
 }
 
 // One tile of `rows` rows; `several`: over blocks_at_once(rows) blocks.

@@ -72,6 +72,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "octavo.text",
         "octavo.engine.choices",
         "octavo.engine.client",
+        "octavo.engine.launch",
         "octavo.engine.errors",
         "octavo.engine.health",
         "octavo.engine.messages",

@@ -107,6 +107,11 @@ def limit_thread_pools(count: int, environ: MutableMapping[str, str]) -> None:
     environ.update(wanted)
 
 
+def thread_pools_limited(environ: Mapping[str, str]) -> bool:
+    """Whether `limit_thread_pools` was called here, or by the process that started this one."""
+    return all(pool in environ for pool in (*POOLS, *BLAS_POOLS))
+
+
 def raise_open_file_limit(wanted: int = 65536) -> tuple[int, int]:
     """Raise the soft limit of open files towards `wanted`, as far as the hard limit allows.
     Returns (before, after); each stream and connection takes one."""

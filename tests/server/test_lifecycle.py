@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -238,7 +239,13 @@ def test_d03_a_signal_while_the_engine_loads(run: Any, which: signal.Signals) ->
     until(lambda: b"octavo.engine.process" in program.read_bytes(), "it begins", 60)
     os.kill(engine, signal.SIGSTOP)  # so that it is loading for as long as this takes
     process.port = port
-    until(lambda: process.get("/health")[0] == 200, "the server answers", 30)
+
+    def answers() -> bool:
+        with contextlib.suppress(ConnectionRefusedError):
+            return bool(process.get("/health")[0] == 200)
+        return False
+
+    until(answers, "the server answers", 60)
     assert process.get("/ready")[0] == 503
     process.process.send_signal(which)
     assert process.process.wait(20) == 0, process.text

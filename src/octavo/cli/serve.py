@@ -17,7 +17,8 @@ from octavo.cli.errors import NO_COMPILER, CliError
 from octavo.config import Options
 from octavo.core.memory import show_bytes
 from octavo.deploy import Deployment, find_model, prepare, threads_for, with_threads
-from octavo.machine import inspect, limit_thread_pools, raise_open_file_limit
+from octavo.engine.launch import EarlyEngine
+from octavo.machine import Machine, inspect, limit_thread_pools, raise_open_file_limit
 
 logger = logging.getLogger("octavo.serve")
 
@@ -30,6 +31,11 @@ def serve(options: Options) -> None:
     options = with_threads(options, machine)
     limit_thread_pools(threads_for(options).count, os.environ)
     raise_open_file_limit()
+    with EarlyEngine() as spawn:
+        sys.exit(_serve(options, machine, spawn))
+
+
+def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
     from octavo.server.auth import check_exposure, load_keys
     from octavo.server.lifecycle import run_server
 
@@ -54,15 +60,15 @@ def serve(options: Options) -> None:
                     steps.say(line)
                 logger.info("%s is served at %s", deployment.engine.served_name, url)
 
-            code = run_server(
+            return run_server(
                 deployment.options,
                 model,
                 deployment.engine,
                 deployment.generation,
                 bound=bound,
                 started=started,
+                spawn=spawn,
             )
-    sys.exit(code)
 
 
 def _listen(options: Options) -> socket.socket:

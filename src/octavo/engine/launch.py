@@ -75,3 +75,26 @@ class EngineProcess:
     def close(self) -> None:
         """Frees the shared memory. The socket belongs to whoever connected it."""
         self.memory.close()
+
+
+class EarlyEngine:
+    """A process that is started before it is known what it shall load: it imports its modules while
+    the model is found and the memory planned. Called as `AsyncEngine`'s `spawn` it gives that
+    process once, and new ones afterwards. Leaving the context ends it if nobody took it."""
+
+    def __init__(self) -> None:
+        self._early: EngineProcess | None = EngineProcess()
+
+    def __call__(self) -> EngineProcess:
+        early, self._early = self._early, None
+        return early or EngineProcess()
+
+    def __enter__(self) -> EarlyEngine:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            early.kill()
+            early.socket.close()
+            early.close()

@@ -11,6 +11,7 @@ Exit codes: 0 when the client has gone or asked for it, 1 after a Fatal frame.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import os
 import signal
@@ -46,13 +47,14 @@ from octavo.engine.messages import (
 from octavo.engine.recorder import Recorder
 from octavo.engine.statistics import snapshot
 from octavo.engine.step_memory import StepMemory
-from octavo.machine import limit_thread_pools
+from octavo.machine import limit_thread_pools, thread_pools_limited
 
 log = logging.getLogger("octavo.engine")
 
 STATS_INTERVAL = 0.25
 """Seconds between snapshots while there is work."""
 
+EARLY = ("octavo.model.runner", "octavo.ops.cpu")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -171,6 +173,7 @@ def main(arguments: list[str]) -> int:
     channel = BlockingChannel(socket.socket(fileno=socket_fd))
     memory = StepMemory(memory_fd)
     try:
+        _import_early()
         start = _await_start(channel)
         return _serve(channel, memory, start.config)
     except ChannelClosed:
@@ -186,6 +189,14 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit(0)  # it died before the line above
+
+
+def _import_early() -> None:
+    """What loading a model needs, while the client may still be looking for one. Not where the
+    thread pools of numpy are unlimited: they read their limits when it is imported."""
+    if thread_pools_limited(os.environ):
+        for name in EARLY:
+            importlib.import_module(name)
 
 
 def _await_start(channel: BlockingChannel) -> Start:

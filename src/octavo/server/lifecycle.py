@@ -27,6 +27,7 @@ from starlette.applications import Starlette
 
 from octavo.config import Options
 from octavo.engine.client import AsyncEngine
+from octavo.engine.launch import EngineProcess
 from octavo.engine.messages import EngineConfig
 from octavo.model.info import ModelInfo
 from octavo.server.app import build_app
@@ -102,11 +103,13 @@ def run_server(
     *,
     bound: socket.socket | None = None,
     started: Started | None = None,
+    spawn: Callable[[], EngineProcess] = EngineProcess,
 ) -> int:
     """Serve until a signal or a failure; returns the exit code.
 
     `engine` and `generation` are what was planned (`deploy.Deployment`). `bound` is a socket from
-    `bind`; without one it is made here. `started` is called with the URL once requests are served.
+    `bind`; without one it is made here. `started` is called with the URL once requests are served;
+    `spawn` makes engine processes.
     Raises PublicAddressError, KeyFileError, PortInUse, TokenizerError, ChatError for what can be
     known before anything is loaded, and EngineStartError.
     """
@@ -116,7 +119,9 @@ def run_server(
     with bound or bind(options.host, options.port) as listening:
         listening.listen(BACKLOG)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(options, model, engine, generation, keys, listening, started))
+            return runner.run(
+                _serve(options, model, engine, generation, keys, listening, started, spawn)
+            )
 
 
 async def _serve(
@@ -127,11 +132,13 @@ async def _serve(
     keys: tuple[Key, ...],
     listening: socket.socket,
     started: Started | None,
+    spawn: Callable[[], EngineProcess],
 ) -> int:
     engine = AsyncEngine(
         engine_config,
         watchdog_timeout=options.watchdog_timeout,
         crash_dir=Path(options.crash_dir) if options.crash_dir else None,
+        spawn=spawn,
     )
     starting = asyncio.create_task(engine.start(), name="engine start")
     await asyncio.sleep(0)  # the process is there now, and loads while the tokenizer is read here

@@ -63,6 +63,16 @@ inline void store_tile(const V (&total)[rows][CODE_VECTORS], const float* bias, 
         }
 }
 
+// Rows of wide outputs lie far apart, often in the same set of the cache: the lines that are written at
+// the end are asked for at the beginning, all at once.
+template <int rows>
+inline void begin_tile(float* out, std::size_t stride, V (&total)[rows][CODE_VECTORS]) {
+    for (int r = 0; r < rows; ++r) {
+        __builtin_prefetch(out + r * stride, 1);
+        for (int j = 0; j < CODE_VECTORS; ++j) total[r][j] = V::zero();
+    }
+}
+
 // One block of outputs, one tile of rows; scales for each group of `span` inputs.
 template <CodeKind kind, int span, bool minimum, int rows>
 void grouped_tile(const CodeLayout& layout, const std::uint8_t* block, const CodeActivations& a,
@@ -72,8 +82,7 @@ void grouped_tile(const CodeLayout& layout, const std::uint8_t* block, const Cod
     const std::size_t scale_bytes = CODE_BLOCK * (layout.half ? 2 : 4);
     const std::size_t record = code_bytes + scale_bytes * (minimum ? 2 : 1);
     V total[rows][CODE_VECTORS];
-    for (int r = 0; r < rows; ++r)
-        for (int j = 0; j < CODE_VECTORS; ++j) total[r][j] = V::zero();
+    begin_tile<rows>(out, stride, total);
     const std::size_t groups = layout.inputs / span;
     for (std::size_t g = 0; g < groups; ++g, block += record) {
         for (std::size_t at = 0; at < record; at += 64) __builtin_prefetch(block + CODES_AHEAD + at);
@@ -109,8 +118,7 @@ void channel_tile(const CodeLayout& layout, const std::uint8_t* block, const Cod
     static_assert(D::AT_ONCE == CODE_VECTORS);
     constexpr std::size_t record = 32 * CODE_BLOCK;
     V total[rows][CODE_VECTORS];
-    for (int r = 0; r < rows; ++r)
-        for (int j = 0; j < CODE_VECTORS; ++j) total[r][j] = V::zero();
+    begin_tile<rows>(out, stride, total);
     const std::uint8_t* inputs = a.codes;
     std::size_t g = 0;
     for (std::size_t at = 0; at < layout.inputs; ++g) {

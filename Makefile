@@ -2,12 +2,13 @@
 PYTHON ?= python3
 ARGS ?=
 WORKLOADS ?= ../shared/data/workloads/peers.json
+TEXT ?= ../shared/data/text/wikitext2_test.txt
 
 BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: serve test lint fix bench docs oracle gpu-check measure sanitize emulate determinism clean
+.PHONY: serve test lint fix bench perplexity docs oracle gpu-check measure sanitize emulate determinism clean
 
 serve: .venv/.installed  ## serve a model (ARGS="--port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
@@ -28,6 +29,9 @@ fix: .venv/.developing  ## repair what style can repair
 
 bench: .venv/.installed  ## measure ops, the machine, and five workloads over HTTP (ARGS="--baseline ...")
 	@$(BIN)/python scripts/bench.py --workloads $(WORKLOADS) $(ARGS)
+
+perplexity: .venv/.installed  ## what quantised paths cost on a text (TEXT=FILE ARGS="--tokens 2000 ...")
+	@$(BIN)/octavo bench perplexity --text $(TEXT) $(ARGS)
 
 docs: .venv/.developing  ## write the generated references in docs/
 	$(BIN)/python scripts/generate_docs.py

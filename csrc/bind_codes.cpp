@@ -116,8 +116,8 @@ void bind_codes(nb::module_& module) {
     module.def("linear_codes", &linear_codes, nb::arg("x").noconvert(), nb::arg("parts"), nb::arg("bias").none(),
                nb::arg("pool"),
                "x (rows, inputs) times the parts' outputs one after the other, plus bias: float32, a new "
-               "array. Activations are rounded to int8 in groups of 32, or by the row where a channel has "
-               "one scale. Raises ValueError where sizes differ.");
+               "array. Activations are rounded to int8 in groups of 16, or of 64 where a channel has one "
+               "scale. Raises ValueError where sizes differ.");
 }
 
 }  // namespace octavo

@@ -13,7 +13,7 @@ namespace {
 struct Scratch {
     std::vector<std::uint8_t> codes;
     std::vector<float> scales, sums;
-    std::vector<std::int32_t> offsets;
+    std::vector<std::int32_t> multipliers, offsets;
     std::vector<float> padded;
 };
 
@@ -27,13 +27,22 @@ Form form_of(const CodeLayout& layout) {
     return {kernels().code_wide(layout.kind), layout.minimum, layout.group, layout.zero};
 }
 
+// Of a row of activations: float scales, and groups that have a sum.
+std::size_t scale_count(const CodeLayout& layout) {
+    return layout.group == 0 ? (layout.inputs + CHANNEL_SPAN - 1) / CHANNEL_SPAN : layout.inputs / 32;
+}
+std::size_t group_count(const CodeLayout& layout) {
+    return layout.group == 0 ? scale_count(layout) : layout.inputs / static_cast<std::size_t>(layout.group);
+}
+
 // The activations of the tile that begins at `row`.
 CodeActivations tile_at(Scratch& scratch, const CodeLayout& layout, std::size_t row) {
     const std::size_t step = kernels().code_wide(layout.kind) ? 2 : 1;
-    const std::size_t scales = layout.group == 0 ? 1 : layout.inputs / 32;
-    const std::size_t groups = layout.group == 0 ? 1 : layout.inputs / layout.group;
-    return {scratch.codes.data() + row * layout.inputs * step, scratch.scales.data() + row * scales,
-            scratch.offsets.data() + row * groups, scratch.sums.data() + row * groups};
+    const std::size_t groups = group_count(layout);
+    return {scratch.codes.data() + row * layout.inputs * step,
+            scratch.multipliers.data() + row * layout.inputs / 16,
+            scratch.scales.data() + row * scale_count(layout), scratch.offsets.data() + row * groups,
+            scratch.sums.data() + row * groups};
 }
 
 template <class T>
@@ -44,9 +53,10 @@ void reserve(std::vector<T>& values, std::size_t count) {
 void quantize(const float* x, std::size_t rows, const CodeMatrix& matrix, Scratch& scratch, Pool& pool) {
     const CodeLayout& layout = matrix.layout();
     const std::size_t inputs = matrix.inputs(), tile = kernels().code_tile;
-    const std::size_t groups = matrix.groups();
+    const std::size_t groups = group_count(layout);
     reserve(scratch.codes, rows * layout.inputs * (kernels().code_wide(layout.kind) ? 2 : 1));
-    reserve(scratch.scales, rows * (layout.group == 0 ? 1 : layout.inputs / 32));
+    reserve(scratch.multipliers, rows * layout.inputs / 16);
+    reserve(scratch.scales, rows * scale_count(layout));
     reserve(scratch.offsets, rows * groups);
     reserve(scratch.sums, rows * groups);
     const bool padded = inputs != layout.inputs;

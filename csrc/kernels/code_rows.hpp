@@ -13,17 +13,50 @@ constexpr bool code_wide(CodeKind kind) {
     return kind == BYTE ? Dot<BYTE>::STEP == 8 : kind == NIBBLE_TABLE && Dot<NIBBLE_TABLE>::STEP == 8;
 }
 
-// The scale of codes whose largest is 127, and what to multiply values by. A group that is not finite
-// gets the scale NaN and codes 0, so that its products are NaN and are found at the logits.
-inline float code_scale(const float* x, std::size_t n, float& inverse) {
-    const std::uint32_t bits = largest_bits(x, n);
-    float largest;
-    std::memcpy(&largest, &bits, sizeof largest);
-    inverse = 0.0f;
-    if (bits >= 0x7f800000u) return std::nanf("");
-    if (largest < LEAST_MAGNITUDE) return 0.0f;
-    inverse = 127.0f / largest;
-    return largest / 127.0f;
+// Divisions are slow, and multipliers few.
+struct Reciprocals {
+    float of[128];
+    constexpr Reciprocals() : of{} {
+        for (int i = 1; i < 128; ++i) of[i] = 1.0f / static_cast<float>(i);
+    }
+};
+constexpr Reciprocals reciprocals;
+
+inline float float_of(std::uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+struct CodeScale {
+    float scale;
+    float inverse[2];           // what to multiply each half's values by
+    std::int32_t multiplier[2];
+};
+
+// For 32 values with a scale of their own, or (whole) the first 32 of `n` that share one. The largest
+// code is 127. Values that are not finite get the scale NaN and codes 0, so that their products are NaN
+// and are found at the logits.
+inline CodeScale code_scale(const float* x, std::size_t n, bool whole) {
+    const std::size_t half = whole ? n : n / 2;
+    const std::uint32_t bits[2] = {largest_bits(x, half), whole ? 0 : largest_bits(x + half, half)};
+    const std::uint32_t most = bits[0] > bits[1] ? bits[0] : bits[1];
+    const float largest = float_of(most);
+    if (most >= 0x7f800000u) return {std::nanf(""), {}, {1, 1}};
+    if (largest < LEAST_MAGNITUDE) return {0.0f, {}, {1, 1}};
+    const float finest = 127.0f / largest;
+    if (whole) return {largest / 127.0f, {finest, finest}, {1, 1}};
+    CodeScale result{largest * (1.0f / (127.0f * 127.0f)), {}, {}};
+    for (int i = 0; i < 2; ++i) {
+        // Rounded up, without branches: which half is the larger one cannot be foretold.
+        const float exact = float_of(bits[i]) * finest, wanted = exact < 127.0f ? exact : 127.0f;
+        std::int32_t multiplier = static_cast<std::int32_t>(wanted);
+        multiplier += static_cast<std::int32_t>(static_cast<float>(multiplier) < wanted);
+        multiplier += static_cast<std::int32_t>(multiplier == 0);
+        result.multiplier[i] = multiplier;
+        result.inverse[i] = 127.0f * finest * reciprocals.of[multiplier];
+    }
+    return result;
 }
 
 // Puts 32 codes at `to`, four after four, `stride` bytes from one four to the next.
@@ -41,26 +74,35 @@ inline void place_codes(const std::int16_t* codes, std::uint8_t* to, std::size_t
     }
 }
 
-template <bool wide>
+template <bool wide, bool channel>
 inline void quantize_row_as(const CodeLayout& layout, const float* x, const CodeActivations& to,
                             std::size_t row, std::size_t tile) {
     constexpr std::size_t step_bytes = wide ? 8 : 4;
-    const std::size_t span = layout.group == 0 ? layout.inputs : 32;
-    const std::size_t group = layout.group == 0 ? layout.inputs : static_cast<std::size_t>(layout.group);
+    constexpr std::size_t span = channel ? CHANNEL_SPAN : 32;
+    const std::size_t group = channel ? CHANNEL_SPAN : static_cast<std::size_t>(layout.group);
     std::int32_t sum = 0;
-    float scale = 0.0f, inverse = 0.0f;
+    CodeScale scale{};
     std::size_t slot = row, group_end = group;
     for (std::size_t at = 0; at < layout.inputs; at += 32) {
         if (at % span == 0) {
-            scale = code_scale(x + at, span, inverse);
-            to.scales[at / span * tile + row] = scale;
+            const std::size_t left = layout.inputs - at;
+            scale = code_scale(x + at, left < span ? left : span, channel);
+            to.scales[at / span * tile + row] = scale.scale;
         }
         std::int16_t codes[32] = {};
-        for (std::size_t i = 0; i < 32; i += 16) {
-            if (inverse != 0.0f) sum += round_codes(x + at + i, inverse, codes + i);
-            if (at + i + 16 != group_end) continue;
+        for (std::size_t half = 0; half < 2; ++half) {
+            std::int16_t* const sixteen = codes + 16 * half;
+            const std::int32_t multiplier = scale.multiplier[half];
+            if (scale.inverse[half] != 0.0f)
+                sum += multiplier * round_codes(x + at + 16 * half, scale.inverse[half], sixteen);
+            if constexpr (wide && !channel)
+                for (int i = 0; i < 16; ++i) sixteen[i] = static_cast<std::int16_t>(sixteen[i] * multiplier);
+            else if constexpr (!channel)
+                to.multipliers[(at / 16 + half) * tile + row] = multiplier_word(multiplier);
+            const std::size_t end = at + 16 * half + 16;
+            if (end != group_end && end != layout.inputs) continue;
             if (layout.minimum)
-                to.sums[slot] = scale * static_cast<float>(sum);
+                to.sums[slot] = scale.scale * static_cast<float>(sum);
             else
                 to.offsets[slot] = -layout.zero * sum;
             sum = 0;
@@ -75,10 +117,13 @@ inline void quantize_row_as(const CodeLayout& layout, const float* x, const Code
 // rounded to nearest, ties to even.
 inline void quantize_row(const CodeLayout& layout, const float* x, const CodeActivations& to,
                          std::size_t row, std::size_t tile) {
-    if (code_wide(layout.kind))
-        quantize_row_as<Dot<BYTE>::STEP == 8>(layout, x, to, row, tile);
+    constexpr bool wide = Dot<BYTE>::STEP == 8;
+    if (layout.group == 0)
+        quantize_row_as<wide, true>(layout, x, to, row, tile);
+    else if (code_wide(layout.kind))
+        quantize_row_as<wide, false>(layout, x, to, row, tile);
     else
-        quantize_row_as<false>(layout, x, to, row, tile);
+        quantize_row_as<false, false>(layout, x, to, row, tile);
 }
 
 // Output `lane` of a block as `inputs` floats: each weight as its format defines it, product and sum

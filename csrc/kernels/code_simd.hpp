@@ -3,7 +3,8 @@
 // Owns: the step that differs between instruction sets. `Dot<kind>` gives
 //   Weights, Inputs   one vector of codes; the four codes of one row, broadcast
 //   Partial, RUN      a running sum, and how many steps of four inputs it may take before `end`
-//   STEP              bytes of a row's four activation codes
+//   end               adds a running sum, times a multiplier, to a sum; it begins at zero
+//   STEP              bytes of a row's four activation codes; 8: they are multiplied already
 //   AT_ONCE           output vectors that are worked on together, as the registers allow
 // Does not know: scales, layouts beyond one vector. All sums of integers are exact.
 #pragma once
@@ -61,6 +62,9 @@ inline void narrow_codes(const std::int16_t* codes, std::uint8_t* bytes) {
                         _mm512_cvtepi16_epi8(_mm512_loadu_si512(codes)));
 }
 
+// A multiplier as `Dot::end` takes it, to be broadcast to all lanes.
+constexpr std::int32_t multiplier_word(std::int32_t m) { return m; }
+
 // The codes of step `step` (of four inputs) of output vector `j`.
 template <CodeKind kind>
 inline Ints fetch(const std::uint8_t* codes, int step, int j, const std::uint8_t* table) {
@@ -89,9 +93,14 @@ struct Dot {
         std::memcpy(&four, p, sizeof four);
         return _mm512_set1_epi32(four);
     }
-    static Partial begin(Ints sum) { return sum; }
     static Partial add(Partial p, Weights w, Inputs a) { return pinned(_mm512_dpbusd_epi32(p, w, a)); }
-    static Ints end(Ints, Partial p) { return p; }
+    // Sixteen products of nibbles fit 16 bits, so one instruction for pairs of those does both; the
+    // pair's other half meets the multiplier's upper 16 bits, which are zero.
+    static Ints end(Ints sum, Partial p, std::int32_t multiplier) {
+        const Ints m = ints_set(multiplier);
+        if constexpr (kind == NIBBLE) return _mm512_dpwssd_epi32(sum, p, m);
+        return _mm512_add_epi32(sum, _mm512_mullo_epi32(p, m));
+    }
 };
 
 #elif defined(__AVX2__)
@@ -141,6 +150,9 @@ inline void narrow_codes(const std::int16_t* codes, std::uint8_t* bytes) {
                         _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8));
 }
 
+// A multiplier as `Dot::end` takes it: for both numbers of a pair of 16 bits.
+constexpr std::int32_t multiplier_word(std::int32_t m) { return m | m << 16; }
+
 template <CodeKind kind>
 inline Ints fetch(const std::uint8_t* codes, int step, int j, const std::uint8_t* table) {
     const int at = is_nibble(kind) ? step / 2 : step;
@@ -160,24 +172,24 @@ inline Ints broadcast4(const std::uint8_t* p) {
 }
 
 // Codes up to 15, 31 or 63: a pair of products is at most 2 * code * 127, and eight, four or two
-// such pairs fit 16 bits (30,480, 31,496 and 32,004 of 32,767).
+// such pairs fit 16 bits (30,480, 31,496 and 32,004 of 32,767); no more than four share a multiplier.
 template <CodeKind kind>
 struct Dot {
     using Weights = Ints;
     using Inputs = Ints;
     using Partial = Ints;
-    static constexpr int RUN = kind == NIBBLE ? 8 : kind == BYTE_TO_31 ? 4 : 2;
+    static constexpr int RUN = kind == BYTE_TO_63 ? 2 : 4;
     static constexpr int STEP = 4;
-    static constexpr int AT_ONCE = kind == NIBBLE ? CODE_VECTORS : 1;
+    static constexpr int AT_ONCE = CODE_VECTORS;
 
     static Weights widen(Ints codes) { return codes; }
     static Inputs broadcast(const std::uint8_t* p) { return broadcast4(p); }
-    static Partial begin(Ints) { return _mm256_setzero_si256(); }
     static Partial add(Partial p, Weights w, Inputs a) {
         return pinned(_mm256_add_epi16(p, _mm256_maddubs_epi16(w, a)));
     }
-    static Ints end(Ints sum, Partial p) {
-        return _mm256_add_epi32(sum, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
+    // Pairs have to be added anyway: the multiplier comes for nothing.
+    static Ints end(Ints sum, Partial p, std::int32_t multiplier) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(p, ints_set(multiplier)));
     }
 };
 
@@ -197,12 +209,10 @@ struct WideDot {
         return {_mm256_and_si256(codes, _mm256_set1_epi16(255)), _mm256_srli_epi16(codes, 8)};
     }
     static Inputs broadcast(const std::uint8_t* p) { return {broadcast4(p), broadcast4(p + 4)}; }
-    static Partial begin(Ints sum) { return sum; }
     static Partial add(Partial p, const Weights& w, const Inputs& a) {
         p = pinned(_mm256_add_epi32(p, _mm256_madd_epi16(w.even, a.even)));
         return pinned(_mm256_add_epi32(p, _mm256_madd_epi16(w.odd, a.odd)));
     }
-    static Ints end(Ints, Partial p) { return p; }
 };
 template <>
 struct Dot<NIBBLE_TABLE> : WideDot {};
@@ -225,6 +235,7 @@ inline Ints ints_zero() { return ints_set(0); }
 inline V to_float(const Ints& a) {
     return V::each([&](std::size_t i) { return static_cast<float>(a.v[i]); });
 }
+constexpr std::int32_t multiplier_word(std::int32_t m) { return m; }
 inline V load_half(const void* p) {
     std::uint16_t halves[V::N];
     std::memcpy(halves, p, sizeof halves);
@@ -286,13 +297,15 @@ struct Dot {
         std::memcpy(a.v, p, sizeof a.v);
         return a;
     }
-    static Partial begin(const Ints& sum) { return sum; }
     static Partial add(Partial p, const Weights& w, const Inputs& a) {
         for (std::size_t i = 0; i < V::N; ++i)
             for (std::size_t t = 0; t < 4; ++t) p.v[i] += w.v[4 * i + t] * a.v[t];
         return p;
     }
-    static Ints end(const Ints&, const Partial& p) { return p; }
+    static Ints end(Ints sum, const Partial& p, std::int32_t multiplier) {
+        for (std::size_t i = 0; i < V::N; ++i) sum.v[i] += p.v[i] * multiplier;
+        return sum;
+    }
 };
 
 #endif

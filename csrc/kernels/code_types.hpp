@@ -30,14 +30,22 @@ struct CodeLayout {
     std::size_t inputs;  // padded to a whole number of groups (of 32 where there are none)
 };
 
+// Inputs of a row that share a float scale where a channel of weights has one.
+constexpr std::size_t CHANNEL_SPAN = 64;
+
 // Rows of activations as signed codes of 8 bits, in tiles of Kernels::code_tile rows; the last tile
-// may have fewer. With `tile` the rows of its tile, row r of it has
-//   codes   [inputs / 4][tile][4]    in 8 or 16 bits (then in the order 0, 2, 1, 3)
-//   scales  [inputs / 32][tile]      or one a row where the group is the whole channel
-//   offsets [groups][tile]           -zero * sum of the group's codes; without minima
-//   sums    [groups][tile]           scale * sum of the group's codes; with minima
+// may have fewer. Where weights come in groups, 32 activations share a float scale and each 16 of them
+// a multiplier of it, a whole number from 1 to 127: an activation is scale * multiplier * code.
+// Otherwise CHANNEL_SPAN of them share a scale. With `tile` the rows of its tile, row r of it has
+//   codes       [inputs / 4][tile][4]   8 bits, or 16 (Kernels::code_wide; in the order 0, 2, 1, 3, and
+//                                       multiplied already)
+//   multipliers [inputs / 16][tile]     as kernels want them (code_simd.hpp), beside codes of 8 bits
+//   scales      [inputs / 32][tile]     or one for each CHANNEL_SPAN of inputs, the last maybe of fewer
+//   offsets     [groups][tile]          -zero * sum of the group's multiplied codes; without minima
+//   sums        [groups][tile]          scale * that sum; with minima
 struct CodeActivations {
     std::uint8_t* codes;
+    std::int32_t* multipliers;
     float* scales;
     std::int32_t* offsets;
     float* sums;

@@ -12,18 +12,19 @@ constexpr int CODE_TILE = 4;
 constexpr std::size_t CODE_BLOCK = CODE_VECTORS * V::N;
 constexpr int CODES_AHEAD = 1536;  // bytes that are asked for before they are needed
 
-// Adds `span` inputs' products of output vectors j .. j + Dot::AT_ONCE to `sum`.
-template <CodeKind kind, int rows, int span>
-inline void add_span(const std::uint8_t* codes, const std::uint8_t* inputs, const std::uint8_t* table,
-                     int j, Ints (&sum)[rows][Dot<kind>::AT_ONCE]) {
+// Adds `span` inputs' products of output vectors j .. j + Dot::AT_ONCE to `sum`; `multipliers` of the
+// span's activations, or null where these have none.
+template <CodeKind kind, int rows, int span, bool multiplied>
+inline void add_span(const std::uint8_t* codes, const std::uint8_t* inputs, const std::int32_t* multipliers,
+                     const std::uint8_t* table, int j, Ints (&sum)[rows][Dot<kind>::AT_ONCE]) {
     using D = Dot<kind>;
-    constexpr int steps = span / 4;
-    constexpr int run = D::RUN < steps ? D::RUN : steps;
+    constexpr int steps = span / 4, most = multiplied ? 4 : steps;
+    constexpr int run = D::RUN < most ? D::RUN : most;
 #pragma GCC unroll 8
     for (int first = 0; first < steps; first += run) {
         typename D::Partial part[rows][D::AT_ONCE];
         for (int r = 0; r < rows; ++r)
-            for (int i = 0; i < D::AT_ONCE; ++i) part[r][i] = D::begin(sum[r][i]);
+            for (int i = 0; i < D::AT_ONCE; ++i) part[r][i] = multiplied ? ints_zero() : sum[r][i];
 #pragma GCC unroll 8
         for (int step = first; step < first + run; ++step) {
             typename D::Weights w[D::AT_ONCE];
@@ -34,7 +35,11 @@ inline void add_span(const std::uint8_t* codes, const std::uint8_t* inputs, cons
             }
         }
         for (int r = 0; r < rows; ++r)
-            for (int i = 0; i < D::AT_ONCE; ++i) sum[r][i] = D::end(sum[r][i], part[r][i]);
+            for (int i = 0; i < D::AT_ONCE; ++i)
+                if constexpr (multiplied)
+                    sum[r][i] = D::end(sum[r][i], part[r][i], multipliers[first / 4 * rows + r]);
+                else
+                    sum[r][i] = part[r][i];
     }
 }
 
@@ -58,6 +63,16 @@ inline void store_tile(const V (&total)[rows][CODE_VECTORS], const float* bias, 
         }
 }
 
+// Rows of wide outputs lie far apart, often in the same set of the cache: the lines that are written at
+// the end are asked for at the beginning, all at once.
+template <int rows>
+inline void begin_tile(float* out, std::size_t stride, V (&total)[rows][CODE_VECTORS]) {
+    for (int r = 0; r < rows; ++r) {
+        __builtin_prefetch(out + r * stride, 1);
+        for (int j = 0; j < CODE_VECTORS; ++j) total[r][j] = V::zero();
+    }
+}
+
 // One block of outputs, one tile of rows; scales for each group of `span` inputs.
 template <CodeKind kind, int span, bool minimum, int rows>
 void grouped_tile(const CodeLayout& layout, const std::uint8_t* block, const CodeActivations& a,
@@ -67,19 +82,19 @@ void grouped_tile(const CodeLayout& layout, const std::uint8_t* block, const Cod
     const std::size_t scale_bytes = CODE_BLOCK * (layout.half ? 2 : 4);
     const std::size_t record = code_bytes + scale_bytes * (minimum ? 2 : 1);
     V total[rows][CODE_VECTORS];
-    for (int r = 0; r < rows; ++r)
-        for (int j = 0; j < CODE_VECTORS; ++j) total[r][j] = V::zero();
+    begin_tile<rows>(out, stride, total);
     const std::size_t groups = layout.inputs / span;
     for (std::size_t g = 0; g < groups; ++g, block += record) {
         for (std::size_t at = 0; at < record; at += 64) __builtin_prefetch(block + CODES_AHEAD + at);
         const std::uint8_t* inputs = a.codes + g * (span / 4) * rows * D::STEP;
+        const std::int32_t* multipliers = a.multipliers + g * (span / 16) * rows;
         const float* scales = a.scales + g * span / 32 * rows;
         for (int j = 0; j < CODE_VECTORS; j += D::AT_ONCE) {
             Ints sum[rows][D::AT_ONCE];
             for (int r = 0; r < rows; ++r)
                 for (int i = 0; i < D::AT_ONCE; ++i)
                     sum[r][i] = minimum ? ints_zero() : ints_set(a.offsets[g * rows + r]);
-            add_span<kind, rows, span>(block, inputs, layout.table, j, sum);
+            add_span<kind, rows, span, D::STEP == 4>(block, inputs, multipliers, layout.table, j, sum);
             for (int i = 0; i < D::AT_ONCE; ++i) {
                 const V scale = load_scale(block + code_bytes, layout.half, j + i);
                 V least = V::zero();
@@ -95,26 +110,35 @@ void grouped_tile(const CodeLayout& layout, const std::uint8_t* block, const Cod
     store_tile<rows>(total, bias, out, stride, outputs);
 }
 
-// The same where a channel has one scale, and a row of activations too: integers to the end.
+// The same where a channel has one scale: it comes last, and only those of activations in between.
 template <int rows>
 void channel_tile(const CodeLayout& layout, const std::uint8_t* block, const CodeActivations& a,
                   const float* bias, float* out, std::size_t stride, std::size_t outputs) {
     using D = Dot<BYTE>;
     static_assert(D::AT_ONCE == CODE_VECTORS);
     constexpr std::size_t record = 32 * CODE_BLOCK;
-    Ints sum[rows][CODE_VECTORS];
-    for (int r = 0; r < rows; ++r)
-        for (int j = 0; j < CODE_VECTORS; ++j) sum[r][j] = ints_set(a.offsets[r]);
-    const std::uint8_t* inputs = a.codes;
-    for (std::size_t at = 0; at < layout.inputs; at += 32, block += record) {
-        for (std::size_t line = 0; line < record; line += 64) __builtin_prefetch(block + CODES_AHEAD + line);
-        add_span<BYTE, rows, 32>(block, inputs, layout.table, 0, sum);
-        inputs += 8 * rows * D::STEP;
-    }
     V total[rows][CODE_VECTORS];
+    begin_tile<rows>(out, stride, total);
+    const std::uint8_t* inputs = a.codes;
+    std::size_t g = 0;
+    for (std::size_t at = 0; at < layout.inputs; ++g) {
+        Ints sum[rows][CODE_VECTORS];
+        for (int r = 0; r < rows; ++r)
+            for (int j = 0; j < CODE_VECTORS; ++j) sum[r][j] = ints_set(a.offsets[g * rows + r]);
+        const std::size_t end = layout.inputs - at < CHANNEL_SPAN ? layout.inputs : at + CHANNEL_SPAN;
+        for (; at < end; at += 32, block += record) {
+            for (std::size_t line = 0; line < record; line += 64)
+                __builtin_prefetch(block + CODES_AHEAD + line);
+            add_span<BYTE, rows, 32, false>(block, inputs, nullptr, layout.table, 0, sum);
+            inputs += 8 * rows * D::STEP;
+        }
+        for (int r = 0; r < rows; ++r)
+            for (int j = 0; j < CODE_VECTORS; ++j)
+                total[r][j] = fma(to_float(sum[r][j]), V::set(a.scales[g * rows + r]), total[r][j]);
+    }
     for (int j = 0; j < CODE_VECTORS; ++j) {
         const V scale = load_scale(block, layout.half, j);
-        for (int r = 0; r < rows; ++r) total[r][j] = to_float(sum[r][j]) * (scale * V::set(a.scales[r]));
+        for (int r = 0; r < rows; ++r) total[r][j] = total[r][j] * scale;
     }
     store_tile<rows>(total, bias, out, stride, outputs);
 }

@@ -117,7 +117,7 @@ def test_flags_in_documents_exist() -> None:
 
     known = {flag for row in table() for flag in "/".join(flags_of(row)).split("/")}
     known |= {"--config", "--url", "--json", "--help", "--no-deps", "--strict"}
-    known |= {"--against", "--baseline"}
+    known |= {"--against", "--baseline", "--text"}
     for document in DOCUMENTS:
         for snippet in inline_code(document.read_text()):
             for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", snippet):

@@ -1,7 +1,7 @@
 """`octavo bench ...`: the measuring commands and their flags.
 
 Owns: names, help and parameters.
-Does not know: what the commands do (bench_quick, bench_roofline, bench_serve).
+Does not know: what the commands do (bench_quick, bench_roofline, bench_perplexity, bench_serve).
 """
 
 from __future__ import annotations
@@ -39,6 +39,22 @@ def roofline(
     from octavo.cli.bench_roofline import Asked, roofline
 
     roofline(options, Asked(tuple(batch or (1, 8)), context, steps, json))
+
+
+@with_options(MODEL, "backend", "threads", "log_level")
+def perplexity(
+    options: Options,
+    text: Annotated[str, typer.Option(metavar="FILE", help="The text that is predicted.")],
+    tokens: Annotated[int, typer.Option(help="Tokens that are scored.", min=1)] = 20_000,
+    window: Annotated[
+        int, typer.Option(help="Tokens that are seen together; each window begins anew.", min=2)
+    ] = 1024,
+    json: Json = False,
+) -> None:
+    """Measure what rounded weights, activations, keys and values cost in perplexity."""
+    from octavo.cli.bench_perplexity import Asked, perplexity
+
+    perplexity(options, Asked(text, tokens, window, json))
 
 
 @with_options("api_key", "log_level", positional=False)
@@ -123,6 +139,6 @@ def build_bench(mode: Any) -> typer.Typer:
     """The sub-application; without a command it prints its help."""
     app = typer.Typer(rich_markup_mode=mode, help=_bench.__doc__, invoke_without_command=True)
     app.callback()(_bench)
-    for command in (quick, roofline, serve):
+    for command in (quick, roofline, perplexity, serve):
         app.command()(command)
     return app

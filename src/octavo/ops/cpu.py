@@ -42,8 +42,8 @@ class CpuOps:
     """Implements `octavo.ops.Ops`. Raises RuntimeError where the kernels are not installed.
 
     `dtype` says how weights are packed (`packing.packed_format`): "auto", "bfloat16" or "float32".
-    `quantize` says what plain floats are rounded to: "none", "int8" (a scale for each output,
-    activations by the token) or "int4" (a scale and a minimum for 32 inputs).
+    `quantize` says what plain floats are rounded to: "none", "int8" (a scale for each output)
+    or "int4" (a scale and a minimum for 32 inputs).
     """
 
     name = "cpu"
@@ -67,7 +67,7 @@ class CpuOps:
     @property
     def identity(self) -> str:
         isa = self._native.build_info()["isa"]
-        return f"cpu:1 isa:{isa} dtype:{self.dtype} quantize:{self.quantize}"
+        return f"cpu:2 isa:{isa} dtype:{self.dtype} quantize:{self.quantize}"
 
     def recorded(self, forward: Callable[[Any, Any, Any], Any]) -> RecordedStep:
         return RecordedStep(forward, self._native, self._attention, self._pool)

@@ -6,8 +6,8 @@ Does not know: files, models, how a product is computed (csrc/kernels/linear_cod
 GGUF's Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K and IQ4_NL are repacked as they are: every
 weight keeps its float32 value to the last bit. Codes of five and six bits are held in eight, and
 the K types' scales, products of a float16 and a whole number, in float32; all other scales stay
-float16. The inexact part is the activations: a product rounds them to int8 in groups of 32 (by the
-whole row for "int8"), with scale max|x| / 127.
+float16. The inexact part is the activations, which a product rounds to int8: in groups of 16, whose
+scales are whole multiples (1 to 127) of one for 32, or of 64 for "int8".
 """
 
 from __future__ import annotations

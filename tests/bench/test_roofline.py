@@ -147,7 +147,7 @@ def test_steps_of_a_small_model(batch: int, context: int) -> None:
     model = tiny_random("llama", tied=True)
     roofline, _, executor = driver(model, blocks_needed(batch, context, 3, 4))
     for _ in range(2):  # the same pool serves the next measurement
-        prefill, decode = roofline.measure(batch, context, 3, CEILINGS)
+        prefill, decode = roofline.measure(batch, context, 3, lambda: CEILINGS)
     assert (prefill.name, prefill.tokens) == ("prefill", batch * context)
     assert (decode.name, decode.tokens) == ("decode", batch)
     assert len(executor._sequences) == batch

@@ -10,15 +10,15 @@ compare a kernel's rate with ceilings of the same run only.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from octavo.ops.native import load_native, native_reason
 
 READ_BYTES = 512 << 20
 """More than caches hold."""
 RUNS = 5
-SECONDS = 0.03
+SECONDS = 0.02
 """About how long one run of products takes, over all threads."""
 PIECES = 32
 """Pieces a thread, in products: few enough to cost nothing, enough to even out."""
@@ -50,37 +50,65 @@ class Ceilings:
         return "read" if reading >= operations / self.operations_per_s[kind] else kind
 
 
-def measure(
-    threads: int, isa: str = "", *, read_bytes: int = READ_BYTES, runs: int = RUNS
-) -> Ceilings:
-    """Medians of `runs`. `isa` "" stands for the one in use.
+class Meter:
+    """Measures again and again in one process, so that what is compared is compared with the
+    machine as it was at that moment. Holds `read_bytes` of memory and threads of its own.
 
     Raises RuntimeError where the kernels are not installed, ValueError for an `isa` that cannot run
-    here. Takes `read_bytes` of memory and about a second.
+    here ("" stands for the one in use).
     """
-    native, _ = load_native()
-    if native is None:
-        raise RuntimeError(native_reason())
-    pool = native.Pool(threads)
-    memory = native.ReadCeiling(read_bytes, pool)
-    reads = [memory.bytes / memory.run(pool, isa) for _ in range(runs)]
+
+    def __init__(self, threads: int, isa: str = "", read_bytes: int = READ_BYTES) -> None:
+        native, _ = load_native()
+        if native is None:
+            raise RuntimeError(native_reason())
+        self._native = native
+        self._isa = isa
+        self._pool = native.Pool(threads)
+        self._memory = native.ReadCeiling(read_bytes, self._pool)
+        self._rounds = {kind: self._calibrated(kind) for kind in KINDS}
+
+    def sample(self) -> Ceilings:
+        """One run of each loop: some hundredths of a second."""
+        return Ceilings(
+            isa=self._isa or self._native.build_info()["isa"],
+            threads=self._pool.threads,
+            read_bytes_per_s=self._memory.bytes / self._memory.run(self._pool, self._isa),
+            operations_per_s={kind: self._rate(kind) for kind in KINDS},
+            paths=dict(self._native.dot_paths(self._isa)),
+        )
+
+    def _calibrated(self, kind: str) -> int:
+        """Rounds that take about SECONDS. The first run also wakes the threads and the processor's
+        wide units, and is not counted."""
+        pieces = PIECES * self._pool.threads
+        _, seconds = self._native.dot_ceiling(kind, _FIRST_ROUNDS, pieces, self._pool, self._isa)
+        return max(1, min(_MOST_ROUNDS, round(_FIRST_ROUNDS * SECONDS / max(seconds, 1e-6))))
+
+    def _rate(self, kind: str) -> float:
+        pieces = PIECES * self._pool.threads
+        operations, seconds = self._native.dot_ceiling(
+            kind, self._rounds[kind], pieces, self._pool, self._isa
+        )
+        return float(operations / seconds)
+
+
+def middle(samples: Sequence[Ceilings]) -> Ceilings:
+    """The median of each figure."""
     return Ceilings(
-        isa=isa or native.build_info()["isa"],
-        threads=threads,
-        read_bytes_per_s=statistics.median(reads),
-        operations_per_s={kind: _product_rate(native, kind, pool, isa, runs) for kind in KINDS},
-        paths=dict(native.dot_paths(isa)),
+        isa=samples[0].isa,
+        threads=samples[0].threads,
+        read_bytes_per_s=statistics.median(s.read_bytes_per_s for s in samples),
+        operations_per_s={
+            kind: statistics.median(s.operations_per_s[kind] for s in samples) for kind in KINDS
+        },
+        paths=samples[0].paths,
     )
 
 
-def _product_rate(native: Any, kind: str, pool: Any, isa: str, runs: int) -> float:
-    pieces = PIECES * pool.threads
-    rounds = _FIRST_ROUNDS
-    # The first run also wakes the threads and the processor's wide units; it is not counted.
-    _, seconds = native.dot_ceiling(kind, rounds, pieces, pool, isa)
-    rounds = max(1, min(_MOST_ROUNDS, round(rounds * SECONDS / max(seconds, 1e-6))))
-    rates: list[float] = []
-    for _ in range(runs):
-        operations, seconds = native.dot_ceiling(kind, rounds, pieces, pool, isa)
-        rates.append(operations / seconds)
-    return statistics.median(rates)
+def measure(
+    threads: int, isa: str = "", *, read_bytes: int = READ_BYTES, runs: int = RUNS
+) -> Ceilings:
+    """Medians of `runs` samples; raises as `Meter`."""
+    meter = Meter(threads, isa, read_bytes)
+    return middle([meter.sample() for _ in range(runs)])

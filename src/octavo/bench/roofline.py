@@ -3,6 +3,9 @@
 Owns: real steps of a model at a batch and a context, and what each op's time is compared with.
 Does not know: how ops are timed (timed_ops) and counted (counting), or how results are shown.
 
+Steps with a clock around each op take turns with steps as they are served, and with measurements of
+the ceilings: on a shared machine all of them change from one second to the next.
+
 An op's bound is the time that its bytes or its operations need at the ceilings, whichever is
 longer; its fraction is that bound over the time that it took (S. Williams et al., "Roofline",
 2009).
@@ -12,11 +15,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.bench.ceilings import Ceilings
+from octavo.bench.ceilings import Ceilings, middle
 from octavo.bench.timed_ops import Call, TimedOps
 from octavo.core.params import SamplingParams
 from octavo.core.plan import PENDING, Admitted, Row, StepPlan, Want
@@ -24,6 +27,8 @@ from octavo.model.executor import ModelExecutor
 
 PREFILL_TOKENS = 512
 """Prompt tokens of a step."""
+BETWEEN = 6
+"""Decode steps between two measurements of the ceilings."""
 SETTLING = 2
 """Decode steps that are not counted."""
 HOST = "host (between ops)"
@@ -47,7 +52,8 @@ class OpShare:
 @dataclass(frozen=True, slots=True)
 class Phase:
     """`seconds` as in `OpShare`; `tokens` computed in them. `fraction`: the sum of all bounds over
-    `seconds`, the time between ops included."""
+    `seconds`, the time between ops included. `served`, `served_fraction`: the same of steps without
+    clocks, which a backend may replay whole."""
 
     name: str
     batch: int
@@ -55,6 +61,9 @@ class Phase:
     seconds: float
     tokens: int
     fraction: float | None
+    served: float
+    served_fraction: float | None
+    ceilings: Ceilings | None
     ops: tuple[OpShare, ...]
 
 
@@ -65,7 +74,7 @@ class _Step:
 
 
 def blocks_needed(batch: int, context: int, steps: int, block_size: int) -> int:
-    return batch * -(-(context + SETTLING + steps + 1) // block_size)
+    return batch * -(-(context + 2 * (SETTLING + steps) + 1) // block_size)
 
 
 class Roofline:
@@ -83,30 +92,51 @@ class Roofline:
         self._ended: list[int] = []
 
     def measure(
-        self, batch: int, context: int, steps: int, ceilings: Ceilings | None
+        self, batch: int, context: int, steps: int, ceilings: Callable[[], Ceilings] | None
     ) -> list[Phase]:
-        """Prefill of `batch` prompts of `context` tokens, then `steps` decode steps of them all."""
+        """Prefill of `batch` prompts of `context` tokens, then `steps` decode steps of them all,
+        each with clocks and without. `ceilings` measures the machine once."""
+        prefill: dict[bool, _Step] = {}
+        samples = _Samples(ceilings)
+        for timing in (False, True):
+            rids, tables = self._sequences(batch, context, 2 * steps)
+            samples.take()
+            done = [self._run(plan, timing) for plan in self._prompts(rids, tables, context)]
+            prefill[timing] = _Step(
+                sum(s.seconds for s in done), [c for s in done for c in s.calls]
+            )
+            self._ended = rids
+        samples.take()
+        prompts = _phase(
+            "prefill", batch, context, batch * context, [prefill[True]], [prefill[False]], samples
+        )
+        decode: dict[bool, list[_Step]] = {True: [], False: []}
+        samples = _Samples(ceilings)
+        for number in range(2 * (SETTLING + steps)):
+            if number % BETWEEN == 0:
+                samples.take()
+            timing = number % 2 == 0
+            plan = self._decode(rids, tables, context + number)
+            decode[timing].append(self._run(plan, timing))
+        timed, served = decode[True][SETTLING:], decode[False][SETTLING:]
+        return [prompts, _phase("decode", batch, context, batch, timed, served, samples)]
+
+    def _sequences(
+        self, batch: int, context: int, steps: int
+    ) -> tuple[list[int], dict[int, tuple[list[int], ...]]]:
+        """New ones, in the blocks of those before."""
         rids = list(range(self._next_rid, self._next_rid + batch))
         self._next_rid += batch
-        each = blocks_needed(1, context, steps, self._block_size)
+        each = blocks_needed(1, context, steps // 2, self._block_size)
         tables = {
             rid: (list(range(i * each, (i + 1) * each)),) * self._groups
             for i, rid in enumerate(rids)
         }
-        prefill = [self._run(plan) for plan in self._prompts(rids, tables, context)]
-        decode = [
-            self._run(self._decode(rids, tables, context + number))
-            for number in range(SETTLING + steps)
-        ][SETTLING:]
-        self._ended = rids
-        whole = [_Step(sum(s.seconds for s in prefill), [c for s in prefill for c in s.calls])]
-        return [
-            _phase("prefill", batch, context, batch * context, whole, ceilings),
-            _phase("decode", batch, context, batch, decode, ceilings),
-        ]
+        return rids, tables
 
-    def _run(self, plan: StepPlan) -> _Step:
+    def _run(self, plan: StepPlan, timing: bool) -> _Step:
         """Raises RuntimeError where a row fails."""
+        self._ops.timing = timing
         self._ops.take()
         begun = time.perf_counter()
         result = self._executor.collect(self._executor.submit(plan))
@@ -157,11 +187,34 @@ def _middle(steps: list[_Step]) -> list[_Step]:
     return ordered[aside : len(ordered) - aside]
 
 
+class _Samples:
+    """Ceilings measured during a phase."""
+
+    def __init__(self, source: Callable[[], Ceilings] | None) -> None:
+        self._source = source
+        self._taken: list[Ceilings] = []
+
+    def take(self) -> None:
+        if self._source is not None:
+            self._taken.append(self._source())
+
+    def middle(self) -> Ceilings | None:
+        return middle(self._taken) if self._taken else None
+
+
 def _phase(
-    name: str, batch: int, context: int, tokens: int, steps: list[_Step], ceilings: Ceilings | None
+    name: str,
+    batch: int,
+    context: int,
+    tokens: int,
+    steps: list[_Step],
+    served: list[_Step],
+    samples: _Samples,
 ) -> Phase:
     """Means over the middle half of `steps`, label by label."""
-    steps = _middle(steps)
+    ceilings = samples.middle()
+    steps, served = _middle(steps), _middle(served)
+    whole = statistics.fmean(step.seconds for step in served)
     seconds = statistics.fmean(step.seconds for step in steps)
     by_label: dict[str, list[Call]] = {}
     for step in steps:
@@ -171,11 +224,13 @@ def _phase(
     ops.sort(key=lambda op: -op.seconds)
     rest = seconds - sum(op.seconds for op in ops)
     ops.append(OpShare(HOST, 0, rest, rest / seconds, 0.0, 0.0, None, None))
-    fraction = None
+    fraction = reached = None
     if ceilings is not None:
         bound = sum(_bound(call, ceilings) for step in steps for call in step.calls) / len(steps)
-        fraction = bound / seconds
-    return Phase(name, batch, context, seconds, tokens, fraction, tuple(ops))
+        fraction, reached = bound / seconds, bound / whole
+    return Phase(
+        name, batch, context, seconds, tokens, fraction, whole, reached, ceilings, tuple(ops)
+    )
 
 
 def _share(

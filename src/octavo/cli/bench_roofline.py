@@ -21,7 +21,7 @@ from octavo.machine import limit_thread_pools
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from octavo.bench.ceilings import Ceilings
+    from octavo.bench.ceilings import Ceilings, Meter
     from octavo.bench.roofline import Phase
 
 READ_SHARE = 8
@@ -40,28 +40,26 @@ def roofline(options: Options, asked: Asked) -> None:
     if min(asked.batches) < 1:
         raise CliError(f"--batch must be 1 or more, not {min(asked.batches)}", code=USAGE)
     limit_thread_pools(threads_for(options).count, os.environ)
-    with Steps(3) as steps:
-        steps.begin("Measuring the machine's ceilings")
-        ceilings = _ceilings(options, steps)
+    with Steps(2) as steps:
+        meter = _meter(options, steps)
         steps.begin(f"Loading {options.model}")
         find_model(options, steps.progress)
-        phases, facts = _measure(options, asked, ceilings, steps)
+        phases, facts = _measure(options, asked, meter, steps)
     console = table_console(beside=asked.json)
-    console.print(_ceiling_line(ceilings), markup=False)
     for phase in phases:
         console.print(f"\n{_title(phase, facts)}", markup=False)
+        console.print(_ceiling_line(phase.ceilings), markup=False)
         console.print(_table(phase))
     if asked.json:
         results = {
             **facts,
-            "ceilings": None if ceilings is None else dataclasses.asdict(ceilings),
             "phases": [dataclasses.asdict(phase) for phase in phases],
         }
         write(json.dumps(results, indent=2) + "\n")
 
 
-def _ceilings(options: Options, steps: Steps) -> Ceilings | None:
-    from octavo.bench.ceilings import READ_BYTES, measure
+def _meter(options: Options, steps: Steps) -> Meter | None:
+    from octavo.bench.ceilings import READ_BYTES, Meter
     from octavo.machine import inspect
     from octavo.ops.native import native_reason
 
@@ -69,11 +67,11 @@ def _ceilings(options: Options, steps: Steps) -> Ceilings | None:
         steps.warn(f"no ceilings, and so no fractions: {native_reason()}")
         return None
     size = min(READ_BYTES, max(1 << 24, inspect().memory // READ_SHARE))
-    return measure(threads_for(options).count, read_bytes=size)
+    return Meter(threads_for(options).count, read_bytes=size)
 
 
 def _measure(
-    options: Options, asked: Asked, ceilings: Ceilings | None, steps: Steps
+    options: Options, asked: Asked, meter: Meter | None, steps: Steps
 ) -> tuple[list[Phase], dict[str, Any]]:
     import msgspec
 
@@ -84,7 +82,7 @@ def _measure(
 
     config = prepare(options).engine
     longest = inspect_model(config.model).max_position
-    length = asked.context + SETTLING + asked.steps + 1
+    length = asked.context + 2 * (SETTLING + asked.steps) + 1
     if length > longest:
         raise CliError(
             f"--context {asked.context} and --steps {asked.steps} need {length} tokens; the model "
@@ -114,7 +112,9 @@ def _measure(
     phases = [
         phase
         for batch in asked.batches
-        for phase in driver.measure(batch, asked.context, asked.steps, ceilings)
+        for phase in driver.measure(
+            batch, asked.context, asked.steps, None if meter is None else meter.sample
+        )
     ]
     facts = {"model": options.model, "threads": config.threads, **loaded.notes}
     return phases, facts
@@ -136,8 +136,8 @@ def _ceiling_line(ceilings: Ceilings | None) -> str:
 def _title(phase: Phase, facts: dict[str, Any]) -> str:
     return (
         f"{phase.name}: {facts['model']}, {facts['backend']}, {facts['threads']} threads, "
-        f"batch {phase.batch}, context {phase.context}: {1000 * phase.seconds:,.2f} ms, "
-        f"{phase.tokens / phase.seconds:,.1f} tokens/s"
+        f"batch {phase.batch}, context {phase.context}: {1000 * phase.served:,.2f} ms, "
+        f"{phase.tokens / phase.served:,.1f} tokens/s"
     )
 
 
@@ -161,10 +161,15 @@ def _table(phase: Phase) -> Table:
             op.limit or "",
             "" if op.fraction is None else f"{100 * op.fraction:.1f}",
         )
-    whole = "" if phase.fraction is None else f"{100 * phase.fraction:.1f}"
     table.add_section()
-    table.add_row("step" if phase.name == "decode" else "all steps", "",
-                  f"{1000 * phase.seconds:.3f}", "100.0", "", "", "", whole)  # fmt: skip
+    name = "step" if phase.name == "decode" else "all steps"
+    for label, seconds, fraction in (
+        (f"{name}, op by op", phase.seconds, phase.fraction),
+        (f"{name}, as served", phase.served, phase.served_fraction),
+    ):
+        whole = "" if fraction is None else f"{100 * fraction:.1f}"
+        share = f"{100 * seconds / phase.seconds:.1f}"
+        table.add_row(label, "", f"{1000 * seconds:.3f}", share, "", "", "", whole)
     return table
 
 

@@ -83,7 +83,7 @@ class Meter:
         wide units, and is not counted."""
         pieces = PIECES * self._pool.threads
         _, seconds = self._native.dot_ceiling(kind, _FIRST_ROUNDS, pieces, self._pool, self._isa)
-        return max(1, min(_MOST_ROUNDS, round(_FIRST_ROUNDS * SECONDS / max(seconds, 1e-6))))
+        return max(1, min(_MOST_ROUNDS, int(_FIRST_ROUNDS * SECONDS / max(seconds, 1e-6))))
 
     def _rate(self, kind: str) -> float:
         pieces = PIECES * self._pool.threads

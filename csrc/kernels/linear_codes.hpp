@@ -8,7 +8,12 @@
 
 namespace octavo::OCTAVO_ISA {
 
+// Plain loops gain little from more rows, and each number of them is compiled for itself.
+#if defined(__AVX2__)
 constexpr int CODE_TILE = 4;
+#else
+constexpr int CODE_TILE = 2;
+#endif
 constexpr std::size_t CODE_BLOCK = CODE_VECTORS * V::N;
 constexpr int CODES_AHEAD = 1536;  // bytes that are asked for before they are needed
 
@@ -164,17 +169,21 @@ inline void code_tile(const CodeLayout& layout, const std::uint8_t* block, const
 #undef OCTAVO_TILE
 }
 
+template <int R>
+inline void code_rows(const CodeLayout& layout, const std::uint8_t* block, const CodeActivations& a,
+                      std::size_t rows, const float* bias, float* out, std::size_t stride,
+                      std::size_t outputs) {
+    if constexpr (R > 1)
+        if (rows < R) return code_rows<R - 1>(layout, block, a, rows, bias, out, stride, outputs);
+    code_tile<R>(layout, block, a, bias, out, stride, outputs);
+}
+
 // One block's `outputs` outputs of the `rows` rows (at most CODE_TILE) of one tile of activations.
 // `out` is the first row's first output, `bias` the block's or null.
 inline void linear_codes(const CodeLayout& layout, const std::uint8_t* block, const CodeActivations& a,
                          std::size_t rows, const float* bias, float* out, std::size_t stride,
                          std::size_t outputs) {
-    switch (rows) {
-        case 1: return code_tile<1>(layout, block, a, bias, out, stride, outputs);
-        case 2: return code_tile<2>(layout, block, a, bias, out, stride, outputs);
-        case 3: return code_tile<3>(layout, block, a, bias, out, stride, outputs);
-        default: return code_tile<4>(layout, block, a, bias, out, stride, outputs);
-    }
+    code_rows<CODE_TILE>(layout, block, a, rows, bias, out, stride, outputs);
 }
 
 }  // namespace octavo::OCTAVO_ISA

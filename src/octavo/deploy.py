@@ -103,6 +103,7 @@ def plan(options: Options, model: ModelInfo, machine: Machine) -> MemoryPlan:
         weight_bytes=model.weight_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
         workspace_bytes_per_token=model.workspace_bytes_per_token,
+        workspace_bytes=model.workspace_bytes,
         max_position=model.max_position,
     )
     return plan_memory(facts, limits)

@@ -104,7 +104,7 @@ def test_disk_full_while_writing(octavo, snapshot, monkeypatch) -> None:
 
 
 def test_c11_model_too_big_says_which_context_fits(octavo, snapshot, tiny, monkeypatch) -> None:
-    memory = 226 * 1024**2
+    memory = 222 * 1024**2
     monkeypatch.setattr("octavo.cli.check.inspect", lambda: machine_with(memory))
     result = octavo(
         "check",

@@ -26,6 +26,7 @@ SMALL = ModelFacts(
     weight_bytes=540_000_000,
     kv_bytes_per_token=46_080,
     workspace_bytes_per_token=250_000,
+    workspace_bytes=100_000,
     max_position=8192,
 )
 
@@ -34,6 +35,7 @@ models = st.builds(
     weight_bytes=st.integers(0, 20 * GIB),
     kv_bytes_per_token=st.integers(1, 2_000_000),
     workspace_bytes_per_token=st.integers(0, 4_000_000),
+    workspace_bytes=st.integers(0, 100_000_000),
     max_position=st.integers(1, 131_072),
 )
 all_limits = st.builds(

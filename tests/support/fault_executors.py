@@ -33,7 +33,7 @@ def info(eos: tuple[int, ...] = ()) -> ModelInfo:
         path="", name="hash", architecture="hash", format="none", quantization="none",
         parameters=0, vocab_size=VOCAB, max_position=1 << 20, layers=1, hidden_size=1, heads=1,
         kv_heads=1, head_dim=1, weight_bytes=0, kv_bytes_per_token=1,
-        workspace_bytes_per_token=1, eos_token_ids=eos,
+        workspace_bytes_per_token=1, workspace_bytes=1, eos_token_ids=eos,
     )  # fmt: skip
 
 

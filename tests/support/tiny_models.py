@@ -84,7 +84,8 @@ class TinyModel:
             head_dim=attention.head_dim,
             weight_bytes=4 * elements,
             kv_bytes_per_token=4 * 2 * len(spec.layers) * kv_width,
-            workspace_bytes_per_token=4 * (8 * spec.hidden + spec.vocab),
+            workspace_bytes_per_token=4 * 8 * spec.hidden,
+            workspace_bytes=4 * 64 * spec.vocab,
             bos_token_id=self.config.get("bos_token_id"),
             eos_token_ids=(EOS,),
         )

@@ -72,11 +72,13 @@ class DoesNotFit(PlanError):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What of a model counts here, in bytes; `max_position` in tokens."""
+    """What of a model counts here, in bytes; `max_position` in tokens. `workspace_bytes` are taken
+    whatever the batch, `workspace_bytes_per_token` for each token of a step."""
 
     weight_bytes: int
     kv_bytes_per_token: int
     workspace_bytes_per_token: int
+    workspace_bytes: int
     max_position: int
 
 
@@ -190,10 +192,14 @@ def _ledger(model: ModelFacts, limits: MemoryLimits, num_blocks: int) -> list[Li
     kv_bytes = num_blocks * _cache_bytes(model, limits)
     return [
         Line("weights", model.weight_bytes),
-        Line("workspace", batched * model.workspace_bytes_per_token, batched),
+        Line("workspace", _workspace(model, batched), batched),
         Line("KV cache", kv_bytes, num_blocks * limits.block_size),
         Line("reserve", RESERVE + num_blocks * BLOCK_OVERHEAD),
     ]
+
+
+def _workspace(model: ModelFacts, tokens: int) -> int:
+    return model.workspace_bytes + tokens * model.workspace_bytes_per_token
 
 
 def _cache_bytes(model: ModelFacts, limits: MemoryLimits) -> int:

@@ -15,13 +15,11 @@ from collections.abc import Iterable
 from octavo.core.plan import Row, RowResult, StepPlan, StepResult, TokenLogprob, Want
 from octavo.model.batch import Assembled, Work, assemble
 from octavo.model.decoder import Decoder
+from octavo.model.info import LOGIT_ROWS
 from octavo.model.kv_cache import cache_layout
 from octavo.model.sequence import Sequence
 from octavo.model.warm_up import warm_up
 from octavo.ops import NONFINITE_LOGITS, Array, Ops, SampledRow
-
-LOGIT_ROWS = 64
-"""Rows of logits held at once: bounds their memory, however many are wanted."""
 
 
 class ModelExecutor:

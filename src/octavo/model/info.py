@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+LOGIT_ROWS = 64
+"""Rows of logits held at once: bounds their memory, however many are wanted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pack:
@@ -50,7 +53,9 @@ class ModelInfo:
     weight_bytes: int
     kv_bytes_per_token: int
     workspace_bytes_per_token: int
-    """Activations and logits of one token of a step, in bytes."""
+    """Activations of one token of a step."""
+    workspace_bytes: int
+    """Logits: `LOGIT_ROWS` rows, whatever the step."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from octavo.model.families.family import Family, Plan
 from octavo.model.families.fields import Fields
 from octavo.model.generation import from_generation_config, from_gguf, token_ids, union
 from octavo.model.gguf import Header, read_header, split_parts
-from octavo.model.info import ModelInfo
+from octavo.model.info import LOGIT_ROWS, ModelInfo
 from octavo.model.safetensors import load_json
 from octavo.model.spec import DecoderSpec, WeightSource
 from octavo.model.weights import expected_shapes, packs
@@ -173,8 +173,8 @@ def _info(
     q_width = attention.heads * attention.head_dim
     kv_width = attention.kv_heads * attention.head_dim
     # Of one token in one layer, alive at once: the residual, its sum and the normed input; q, k, v
-    # and attention's output; gate, up and their product. And one row of logits.
-    workspace = 3 * spec.hidden + 2 * (q_width + kv_width) + 3 * layer.intermediate + spec.vocab
+    # and attention's output; gate, up and their product. Logits come a bounded number at a time.
+    workspace = 3 * spec.hidden + 2 * (q_width + kv_width) + 3 * layer.intermediate
     return ModelInfo(
         path=str(path),
         name=name,
@@ -190,5 +190,6 @@ def _info(
         weight_bytes=FLOAT_BYTES * parameters,
         kv_bytes_per_token=FLOAT_BYTES * 2 * kv_width * len(spec.layers),
         workspace_bytes_per_token=FLOAT_BYTES * workspace,
+        workspace_bytes=FLOAT_BYTES * LOGIT_ROWS * spec.vocab,
         **facts,
     )

@@ -52,7 +52,9 @@ def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
             for warning in deployment.warnings:
                 steps.warn(warning)
             warn_without_kernels(steps.say)
-            steps.begin(f"Loading the weights ({show_bytes(model.weight_bytes)}) and warming up")
+            steps.begin(
+                f"Loading the weights ({show_bytes(deployment.plan.model.weight_bytes)}) and warming up"
+            )
 
             def started(url: str) -> None:
                 steps.begin("Ready")

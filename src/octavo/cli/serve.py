@@ -52,9 +52,8 @@ def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
             for warning in deployment.warnings:
                 steps.warn(warning)
             warn_without_kernels(steps.say)
-            steps.begin(
-                f"Loading the weights ({show_bytes(deployment.plan.model.weight_bytes)}) and warming up"
-            )
+            packed = show_bytes(deployment.plan.model.weight_bytes)
+            steps.begin(f"Loading the weights ({packed}) and warming up")
 
             def started(url: str) -> None:
                 steps.begin("Ready")

@@ -1,7 +1,7 @@
 """Builds the kernels with sanitizers and runs the tests of the ops on them.
 
-Run by `make sanitize`, or: python scripts/sanitize.py [pytest's arguments]. Standard library only;
-needs GCC with its sanitizer libraries.
+Run by `make sanitize`, or: python scripts/sanitize.py [pytest's arguments]. Needs octavo installed,
+and GCC with its sanitizer libraries. Only what this processor can run is built.
 
 AddressSanitizer finds reads and writes out of bounds and uses after free; UBSan what the language
 does not define (overflows, shifts, misaligned loads). A finding ends the run. The interpreter is
@@ -18,6 +18,8 @@ from pathlib import Path
 
 from native_build import build, run_tests
 
+from octavo.ops.native import build_info
+
 NAME = "sanitize"
 
 
@@ -31,7 +33,12 @@ def library(name: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    options = ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DOCTAVO_SANITIZE=address,undefined"]
+    runs_here = build_info().get("isas", ["generic"])
+    options = [
+        "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+        "-DOCTAVO_SANITIZE=address,undefined",
+        f"-DOCTAVO_ISAS={';'.join(runs_here)}",
+    ]
     environment = build(NAME, options) | {
         "LD_PRELOAD": f"{library('libasan.so')} {library('libstdc++.so')}",
         "ASAN_OPTIONS": "detect_leaks=0",

@@ -292,6 +292,7 @@ void Program::check(const ProgramInput& input) const {
 
 void Program::run(const ProgramInput& input, float* out, Pool& pool) {
     check(input);
+    if (input.batch.tokens() == 0) return;
     const std::size_t rows = round_up(std::max(input.batch.tokens(), input.wanted_count), ROWS);
     if (rows > capacity_) {
         capacity_ = 0;

@@ -9,9 +9,12 @@ through its block table, so that what a block held before it was given to the ro
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from octavo.ops import AttentionSpec, RopeSpec
+from octavo.ops.attention_rows import attend_rows, rotate_into
 from octavo.ops.cuda_cache import CudaBatch, CudaCache
 
 QUERY_CHUNK = 256
@@ -34,14 +37,8 @@ def rotate(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
 ) -> torch.Tensor:
     """Rotate the first 2 * cos.shape[-1] dimensions of (tokens, heads, head_dim)."""
-    half = cos.shape[-1]
-    step = 2 if interleaved else 1
-    low = slice(0, step * half, step)
-    high = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
     out = x.clone(memory_format=torch.contiguous_format)
-    out[..., low] = x[..., low] * cos - x[..., high] * sin
-    out[..., high] = x[..., high] * cos + x[..., low] * sin
-    return out
+    return cast(torch.Tensor, rotate_into(out, x, cos, sin, interleaved))
 
 
 def attend(
@@ -49,24 +46,7 @@ def attend(
 ) -> torch.Tensor:
     """(tokens, heads * head_dim) -> the same shape."""
     out = q.new_empty(q.shape)
-    for row in batch.rows:
-        stop = row.start + row.end - row.begin
-        keys, values, first = cache.gather(
-            spec.group, spec.layer, row.tables[spec.group], _lowest(row.start, spec), stop
-        )
-        for begin in range(row.begin, row.end, QUERY_CHUNK):
-            end = min(begin + QUERY_CHUNK, row.end)
-            position = row.start + begin - row.begin
-            seen = slice(_lowest(position, spec) - first, position + end - begin - first)
-            out[begin:end] = _attend(
-                q[begin:end], keys[seen], values[seen], position, first + seen.start, spec
-            )
-    return out
-
-
-def _lowest(position: int, spec: AttentionSpec) -> int:
-    """The first position that a query at `position` may see."""
-    return max(0, position - spec.window + 1) if spec.window else 0
+    return cast(torch.Tensor, attend_rows(out, q, cache, batch, spec, QUERY_CHUNK, _attend))
 
 
 def _attend(

@@ -16,7 +16,7 @@ QUANTIZE = ("none", "int8", "int4")
 """What weights of plain floats may be rounded to at load."""
 
 PADDED_OUTPUTS = 64
-"""Packed outputs are padded to a multiple of this (csrc/bind_linear.cpp)."""
+"""Packed outputs are padded to a multiple of this (csrc/float_weight.cpp)."""
 
 
 _FLOATS = ("f32", "f16", "bf16")

@@ -10,10 +10,13 @@ on the token's position alone, which is the row-at-a-time mode.
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
 from octavo.ops import AttentionSpec, RopeSpec
+from octavo.ops.attention_rows import attend_rows, rotate_into
 from octavo.ops.reference_cache import ReferenceBatch, ReferenceCache
 
 Floats = NDArray[np.float32]
@@ -55,14 +58,7 @@ class RopeTable:
 
 def rotate(x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> Floats:
     """Rotate the first 2 * cos.shape[-1] dimensions of (tokens, heads, head_dim)."""
-    half = cos.shape[-1]
-    step = 2 if interleaved else 1
-    low = slice(0, step * half, step)
-    high = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
-    out = x.copy()
-    out[..., low] = x[..., low] * cos - x[..., high] * sin
-    out[..., high] = x[..., high] * cos + x[..., low] * sin
-    return out
+    return cast(Floats, rotate_into(x.copy(), x, cos, sin, interleaved))
 
 
 def attend(
@@ -70,24 +66,7 @@ def attend(
 ) -> Floats:
     """(tokens, heads * head_dim) -> the same shape."""
     out = np.empty_like(q, order="C")
-    for row in batch.rows:
-        stop = row.start + row.end - row.begin
-        keys, values, first = cache.gather(
-            spec.group, spec.layer, row.tables[spec.group], _lowest(row.start, spec), stop
-        )
-        for begin in range(row.begin, row.end, chunk):
-            end = min(begin + chunk, row.end)
-            position = row.start + begin - row.begin
-            seen = slice(_lowest(position, spec) - first, position + end - begin - first)
-            out[begin:end] = _attend(
-                q[begin:end], keys[seen], values[seen], position, first + seen.start, spec
-            )
-    return out
-
-
-def _lowest(position: int, spec: AttentionSpec) -> int:
-    """The first position that a query at `position` may see."""
-    return max(0, position - spec.window + 1) if spec.window else 0
+    return cast(Floats, attend_rows(out, q, cache, batch, spec, chunk, _attend))
 
 
 def _attend(

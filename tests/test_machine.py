@@ -36,7 +36,7 @@ class FakeMachine:
         )
 
     def inspect(self, affinity: int = 8) -> Machine:
-        return inspect(self.cgroups, self.proc, affinity)
+        return inspect(self.cgroups, self.proc, affinity, self.proc / "nodes")
 
 
 @pytest.fixture

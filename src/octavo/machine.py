@@ -64,14 +64,19 @@ class Threads:
         return f"{self.count} thread{'s' if self.count != 1 else ''}: {self.reason}"
 
 
-def inspect(cgroups: Path = CGROUPS, proc: Path = PROC, affinity: int | None = None) -> Machine:
+def inspect(
+    cgroups: Path = CGROUPS,
+    proc: Path = PROC,
+    affinity: int | None = None,
+    nodes: Path = numa.NODES,
+) -> Machine:
     """Look at the machine. Files that are missing or unreadable count as no limit."""
     return Machine(
         affinity=affinity or _affinity(),
         cpu_quota=min(_cpu_quotas(cgroups, proc), default=None),
         cgroup_memory=min(_memory_limits(cgroups, proc), default=None),
         available_memory=_available_memory(proc),
-        numa_nodes=tuple(len(node) for node in numa.nodes()),
+        numa_nodes=tuple(len(node) for node in numa.nodes(root=nodes)),
     )
 
 
@@ -109,7 +114,9 @@ def limit_thread_pools(count: int, environ: MutableMapping[str, str]) -> None:
 
 def thread_pools_limited(environ: Mapping[str, str]) -> bool:
     """Whether `limit_thread_pools` was called here, or by the process that started this one."""
-    return all(pool in environ for pool in (*POOLS, *BLAS_POOLS))
+    return all(pool in environ for pool in POOLS) and all(
+        environ.get(pool) == "1" for pool in BLAS_POOLS
+    )
 
 
 def raise_open_file_limit(wanted: int = 65536) -> tuple[int, int]:

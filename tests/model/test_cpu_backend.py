@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from octavo.config import Options
 from octavo.deploy import plan
+from octavo.engine.messages import EngineConfig
 from octavo.machine import inspect as inspect_machine
 from octavo.model.decoder import Decoder
 from octavo.model.errors import ModelError
@@ -25,6 +25,7 @@ from octavo.ops import CacheLayout, RawWeight
 from octavo.ops.native import build_info, native_reason
 from octavo.ops.select import select_ops
 from support import golden_models, native_isas, run_decoder
+from support.load_config import load_config
 from support.tiny_models import write_tiny_random
 
 pytestmark = pytest.mark.skipif(not build_info(), reason=native_reason() or "no kernels")
@@ -163,20 +164,8 @@ def test_a_reference_plan_counts_float32(tmp_path: Path) -> None:
     assert counted == sum(rows * columns for rows, columns in matrices)
 
 
-def config(path: Path, **fields: object) -> SimpleNamespace:
-    plain = {
-        "model": str(path),
-        "max_model_len": 64,
-        "num_blocks": 8,
-        "block_size": 16,
-        "dtype": "auto",
-        "backend": "cpu",
-        "threads": 1,
-        "row_at_a_time": False,
-        "quantize": "none",
-        "kv_cache_dtype": "auto",
-    }
-    return SimpleNamespace(**{**plain, **fields})
+def config(path: Path, **fields: Any) -> EngineConfig:
+    return load_config(path, **{"backend": "cpu", "max_model_len": 64, "num_blocks": 8, **fields})
 
 
 def test_what_packing_loses_is_said_once(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from octavo.core.params import SamplingParams
 from octavo.core.plan import PENDING, Admitted, Copy, Row, StepPlan, Want
+from octavo.engine.messages import EngineConfig
 from octavo.model.errors import ModelError
 from octavo.model.executor import LOGIT_ROWS
 from octavo.model.runner import load
@@ -18,24 +19,13 @@ from octavo.ops import NONFINITE_LOGITS
 from octavo.ops.reference import ReferenceOps
 from support.dense_model import dense_logits, log_softmax
 from support.executor_driver import GREEDY, Driver, Seq
+from support.load_config import load_config
 from support.tiny_models import chain, loop, tiny_random, write_tiny_random
 from support.tiny_tokenizer import EOS, USER
 
 
-def config(path: Path, **fields: object) -> SimpleNamespace:
-    plain = {
-        "model": str(path),
-        "max_model_len": 256,
-        "num_blocks": 32,
-        "block_size": 4,
-        "dtype": "auto",
-        "backend": "reference",
-        "threads": 1,
-        "quantize": "none",
-        "row_at_a_time": False,
-        "kv_cache_dtype": "auto",
-    }
-    return SimpleNamespace(**{**plain, **fields})
+def config(path: Path, **fields: Any) -> EngineConfig:
+    return load_config(path, **{"backend": "reference", "block_size": 4, **fields})
 
 
 def row(rid: int, tokens: list[int], **fields: object) -> Row:

@@ -8,7 +8,6 @@ prefixes, aborts), a second time on one engine (prefix hits), and cut in the mid
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +20,7 @@ from octavo.ops.native import native_available
 from support import native_isas
 from support.crowds import Start, alone, crowded, cut_and_resumed, requests, run
 from support.default_model import default_model
+from support.load_config import load_config
 from support.permuted_blocks import PermutedBlocks
 
 pytestmark = [
@@ -40,19 +40,15 @@ MODES = {
 
 def starter(**options: str) -> Start:
     def start(blocks: int, budget: int, threads: int, seed: int | None) -> EngineCore:
-        config = {
-            "model": str(default_model()),
-            "max_model_len": 512,
-            "num_blocks": blocks,
-            "block_size": BLOCK,
-            "dtype": "auto",
-            "backend": "cpu",
-            "threads": threads,
-            "quantize": "none",
-            "row_at_a_time": False,
-            "kv_cache_dtype": "auto",
-        }
-        loaded = load(SimpleNamespace(**{**config, **options}))
+        config = load_config(
+            default_model(),
+            max_model_len=512,
+            num_blocks=blocks,
+            backend="cpu",
+            threads=threads,
+            **options,
+        )
+        loaded = load(config)
         limits = SchedulerConfig(
             num_blocks=blocks, block_size=BLOCK, max_model_len=512, max_num_batched_tokens=budget
         )

@@ -4,8 +4,7 @@ Owns: the threads, the choice of the packed format, and which kernel serves whic
 Does not know: models, requests. Arrays between ops are numpy float32, rows contiguous.
 
 Every kernel is row-independent to the last bit: neither the batch, nor chunks, block ids or the
-number of threads change a result. Ops that have no kernel yet run on the reference in its
-row-at-a-time mode, which keeps that promise.
+number of threads change a result.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from octavo.ops.cpu_program import RecordedStep
 from octavo.ops.cpu_sampling import sample_rows, score_rows
 from octavo.ops.native import load_native, native_reason
 from octavo.ops.packing import QUANTIZE, code_format, loss, packed_format
-from octavo.ops.reference import ReferenceOps
 
 Floats = NDArray[np.float32]
 
@@ -62,7 +60,6 @@ class CpuOps:
         self._native = native
         self._pool = native.Pool(threads)
         self._attention = CpuAttention(native, self._pool)
-        self._twin = ReferenceOps(threads=threads, row_at_a_time=True)
 
     @property
     def identity(self) -> str:
@@ -92,7 +89,7 @@ class CpuOps:
             self.notes.append(note)
 
     def vector(self, weight: RawWeight) -> Floats:
-        return self._twin.vector(weight)
+        return np.array(weight.dequantize(), np.float32)
 
     def linear(self, x: Floats, weight: Any) -> Floats:
         out: Floats = weight.linear(x, self._pool)

@@ -1,14 +1,13 @@
-// What the binding files share: array types, new arrays, checks that raise ValueError.
+// What the binding files share: array types, new arrays, checks of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
-#include <string>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include "checks.hpp"
 #include "pool.hpp"
 
 namespace octavo {
@@ -27,18 +26,7 @@ inline NewMatrix new_matrix(std::size_t rows, std::size_t columns) {
     return NewMatrix(data, {rows, columns}, owner);
 }
 
-// Raises ValueError, in Python's words, unless `good`.
-inline void require(bool good, const std::string& message) {
-    if (!good) throw std::invalid_argument(message);
-}
-
-inline std::string text(std::size_t n) { return std::to_string(n); }
-
-inline void require_ids(const Ids& ids, std::size_t rows) {
-    for (std::size_t i = 0; i < ids.shape(0); ++i)
-        require(ids.data()[i] >= 0 && static_cast<std::size_t>(ids.data()[i]) < rows,
-                "id " + std::to_string(ids.data()[i]) + " is outside a table of " + text(rows) + " rows");
-}
+inline void require_ids(const Ids& ids, std::size_t rows) { require_ids(ids.data(), ids.shape(0), rows); }
 
 void bind_codes(nb::module_& module);
 void bind_ceiling(nb::module_& module);

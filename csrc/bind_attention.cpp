@@ -44,21 +44,16 @@ void require_place(KvCache& cache, const KvBatch& batch, std::size_t group, std:
     require(group < cache.groups(), "KV group " + text(group) + " of " + text(cache.groups()));
     require(layer < cache.layers(group),
             "layer " + text(layer) + " of a KV group with " + text(cache.layers(group)));
-    require(batch.block_tokens() == cache.block_tokens(),
-            "a batch with blocks of " + text(batch.block_tokens()) + " tokens for a cache with " +
-                text(cache.block_tokens()));
+    require_blocks(cache, batch);
     batch.check_blocks(group, cache.blocks(group));
 }
 
-void require_table(const Table& cos, const Table& sin, const KvBatch& batch, std::size_t head_dim) {
+void require_table(const Table& cos, const Table& sin, const KvCache& cache, const KvBatch& batch) {
     require(cos.has_value() == sin.has_value(), "a table of cosines needs one of sines");
     if (!cos.has_value()) return;
     require(cos->shape(0) == sin->shape(0) && cos->shape(1) == sin->shape(1),
             "the tables of cosines and sines differ in shape");
-    require(batch.tokens() == 0 || cos->shape(0) > batch.last_position(),
-            "a rope table of " + text(cos->shape(0)) + " positions for position " + text(batch.last_position()));
-    require(2 * cos->shape(1) <= head_dim,
-            "a rope of " + text(2 * cos->shape(1)) + " dimensions for heads of " + text(head_dim));
+    require_rope(cos->shape(0), cos->shape(1), cache, batch);
 }
 
 std::size_t heads_of(const Strided& q, const KvCache& cache) {
@@ -77,7 +72,7 @@ NewMatrix rotate_and_store(Strided q, Strided k, Strided v, KvCache& cache, cons
     require_rows(k, "k", tokens, cache.kv_heads() * dims);
     require_rows(v, "v", tokens, cache.kv_heads() * dims);
     require_place(cache, batch, group, layer);
-    require_table(cos, sin, batch, dims);
+    require_table(cos, sin, cache, batch);
     const bool rotates = cos.has_value();
     const std::size_t half = rotates ? cos->shape(1) : 0;
     NewMatrix out = new_matrix(rotates ? tokens : 0, heads * dims);

@@ -4,15 +4,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "checks.hpp"
+
 namespace octavo {
-
-namespace {
-
-void require(bool good, const char* message) {
-    if (!good) throw std::invalid_argument(message);
-}
-
-}  // namespace
 
 KvBatch::KvBatch(std::size_t block_tokens, Ints positions, Ints row_starts,
                  const std::vector<std::vector<Ints>>& tables, Ints write_from)

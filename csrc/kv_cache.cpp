@@ -5,16 +5,14 @@
 #include <stdexcept>
 #include <utility>
 
+#include "checks.hpp"
+
 namespace octavo {
 
 namespace {
 
 // Sizes above it are mistakes, and products of sizes below it do not overflow.
 constexpr std::size_t MOST = 65536;
-
-void require(bool good, const std::string& message) {
-    if (!good) throw std::invalid_argument(message);
-}
 
 }  // namespace
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "attention.hpp"
+#include "checks.hpp"
 #include "code_product.hpp"
 #include "rope.hpp"
 #include "row_ops.hpp"
@@ -18,12 +18,6 @@ namespace {
 // Rows are added to the workspace so many at a time; and arrays begin at a cache line.
 constexpr std::size_t ROWS = 64;
 constexpr std::size_t LINE = 16;
-
-void require(bool good, const std::string& message) {
-    if (!good) throw std::invalid_argument(message);
-}
-
-std::string text(std::size_t n) { return std::to_string(n); }
 
 std::size_t round_up(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -266,28 +260,22 @@ void Program::check(const ProgramInput& input) const {
     require(result_ != NONE, "the program is not finished");
     const KvBatch& batch = input.batch;
     KvCache& cache = input.cache;
-    for (std::size_t t = 0; t < batch.tokens(); ++t)
-        require(input.ids[t] >= 0 && static_cast<std::size_t>(input.ids[t]) < vocabulary_,
-                "id " + std::to_string(input.ids[t]) + " is outside a table of " + text(vocabulary_) + " rows");
+    require_ids(input.ids, batch.tokens(), vocabulary_);
     for (std::size_t i = 0; i < input.wanted_count; ++i)
-        require(input.wanted[i] >= 0 && static_cast<std::size_t>(input.wanted[i]) < batch.tokens(),
-                "logits are wanted of a token that is not among the " + text(batch.tokens()));
-    require(batch.block_tokens() == cache.block_tokens(),
-            "a batch with blocks of " + text(batch.block_tokens()) + " tokens for a cache with " +
-                text(cache.block_tokens()));
-    require(input.ropes.size() >= ropes_, text(input.ropes.size()) + " rope tables of " + text(ropes_));
+        require(input.wanted[i] >= 0 && static_cast<std::size_t>(input.wanted[i]) < batch.tokens(), [&] {
+            return "logits are wanted of a token that is not among the " + text(batch.tokens());
+        });
+    require_blocks(cache, batch);
+    require(input.ropes.size() >= ropes_, [&] { return text(input.ropes.size()) + " rope tables of " + text(ropes_); });
     for (const AttentionPlace& at : places_) {
-        require(at.group < cache.groups() && at.layer < cache.layers(at.group),
-                "layer " + text(at.layer) + " of KV group " + text(at.group) + " is not in the cache");
+        require(at.group < cache.groups() && at.layer < cache.layers(at.group), [&] {
+            return "layer " + text(at.layer) + " of KV group " + text(at.group) + " is not in the cache";
+        });
         require(at.kv_heads == cache.kv_heads() && at.head_dim == cache.shape().head_dim,
                 "a cache of other heads than the program's");
     }
     for (std::size_t group = 0; group < cache.groups(); ++group) batch.check_blocks(group, cache.blocks(group));
-    for (const RopeView& rope : input.ropes) {
-        require(batch.tokens() == 0 || rope.positions > batch.last_position(),
-                "a rope table of " + text(rope.positions) + " positions for position " + text(batch.last_position()));
-        require(2 * rope.half <= cache.shape().head_dim, "a rope of more dimensions than a head has");
-    }
+    for (const RopeView& rope : input.ropes) require_rope(rope.positions, rope.half, cache, batch);
 }
 
 void Program::run(const ProgramInput& input, float* out, Pool& pool) {

@@ -63,6 +63,15 @@ inline double ceiling_tile(std::size_t rounds, float* out, CeilingOperands& oper
     return 2.0 * static_cast<double>(rounds * R * C * Step::outputs) * CEILING_DEPTH;
 }
 
+// One input of each row times a column of outputs.
+template <std::size_t R, std::size_t C>
+inline void ceiling_fma(V (&sums)[R][C], const float* x, const V (&column)[C]) {
+    for (std::size_t r = 0; r < R; ++r) {
+        const V row = V::set(x[r]);
+        for (std::size_t c = 0; c < C; ++c) sums[r][c] = fma(row, column[c], sums[r][c]);
+    }
+}
+
 struct CeilingFloatStep {
     using Sum = V;
     static constexpr std::size_t inputs = 1, outputs = V::N, weight_bytes = 4 * V::N, input_bytes = 4;
@@ -75,10 +84,7 @@ struct CeilingFloatStep {
         const float* x = reinterpret_cast<const float*>(inputs);
         V column[C];
         for (std::size_t c = 0; c < C; ++c) column[c] = V::load(w + c * V::N);
-        for (std::size_t r = 0; r < R; ++r) {
-            const V row = V::set(x[r]);
-            for (std::size_t c = 0; c < C; ++c) sums[r][c] = fma(row, column[c], sums[r][c]);
-        }
+        ceiling_fma(sums, x, column);
     }
 };
 
@@ -121,15 +127,9 @@ struct CeilingBf16Step {
         const float* x = reinterpret_cast<const float*>(inputs);
         V column[C];  // either half in turn: both at once would not fit the registers
         for (std::size_t c = 0; c < C; ++c) column[c] = first_of_pairs(w + c * 2 * V::N);
-        for (std::size_t r = 0; r < R; ++r) {
-            const V row = V::set(x[r]);
-            for (std::size_t c = 0; c < C; ++c) sums[r][c] = fma(row, column[c], sums[r][c]);
-        }
+        ceiling_fma(sums, x, column);
         for (std::size_t c = 0; c < C; ++c) column[c] = second_of_pairs(w + c * 2 * V::N);
-        for (std::size_t r = 0; r < R; ++r) {
-            const V row = V::set(x[R + r]);
-            for (std::size_t c = 0; c < C; ++c) sums[r][c] = fma(row, column[c], sums[r][c]);
-        }
+        ceiling_fma(sums, x + R, column);
     }
 };
 #define OCTAVO_BF16_PATH "widened to float32"

@@ -29,14 +29,17 @@ void require_same_shape(const char* name, const Matrix& y, const Matrix& x) {
 
 nb::tuple norm(Matrix x, Vector weight, std::string_view kind, float eps, float offset,
                std::optional<Matrix> residual, std::optional<Vector> bias, Pool& pool) {
-    const std::size_t rows = x.shape(0), width = x.shape(1);
-    require_width("weight", weight, width);
+    // Rows wider than the weight are several of its width, one after another.
+    const std::size_t width = weight.shape(0);
+    require(width > 0 && x.shape(1) % width == 0,
+            "weight has " + std::to_string(width) + " values for rows of " + std::to_string(x.shape(1)));
+    const std::size_t rows = x.size() / width;
     if (bias) require_width("bias", *bias, width);
     if (residual) require_same_shape("residual", *residual, x);
     const Norm spec{weight.data(), bias ? bias->data() : nullptr, width, eps, offset, norm_is_centred(kind)};
-    NewMatrix out = new_matrix(rows, width);
+    NewMatrix out = new_matrix(x.shape(0), x.shape(1));
     std::optional<NewMatrix> total;
-    if (residual) total = new_matrix(rows, width);
+    if (residual) total = new_matrix(x.shape(0), x.shape(1));
     const float* added = residual ? residual->data() : nullptr;
     float* sums = total ? total->data() : nullptr;
     {
@@ -72,13 +75,21 @@ NewMatrix scale(Matrix x, float factor, Pool& pool) {
     return out;
 }
 
+NewMatrix bound(Matrix x, float limit, bool smooth, Pool& pool) {
+    NewMatrix out = new_matrix(x.shape(0), x.shape(1));
+    nb::gil_scoped_release released;
+    bound_values(smooth, x.data(), limit, out.data(), x.size(), pool);
+    return out;
+}
+
 }  // namespace
 
 void bind_norm(nb::module_& module) {
     module.def("norm", &norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("kind"),
                nb::arg("eps"), nb::arg("offset"), nb::arg("residual").noconvert().none(),
                nb::arg("bias").noconvert().none(), nb::arg("pool"),
-               "Norm (\"rms\" or \"layer\") of each row of x (rows, width) plus residual: returns "
+               "Norm (\"rms\" or \"layer\") of each row of x (rows, width) plus residual, or of each piece "
+               "of a row that is as wide as the weight: returns "
                "(normed * (weight + offset) + bias, that sum), float32; without a residual the sum is "
                "x itself. Raises ValueError where shapes differ.");
     module.def("act", &act, nb::arg("x").noconvert(), nb::arg("kind"), nb::arg("pool"),
@@ -88,6 +99,8 @@ void bind_norm(nb::module_& module) {
                nb::arg("pool"), "x + y * factor. Raises ValueError where the shapes differ.");
     module.def("scale", &scale, nb::arg("x").noconvert(), nb::arg("factor"), nb::arg("pool"),
                "x * factor.");
+    module.def("bound", &bound, nb::arg("x").noconvert(), nb::arg("limit"), nb::arg("smooth"), nb::arg("pool"),
+               "x held within +-limit: cut off there, or limit * tanh(x / limit).");
 }
 
 }  // namespace octavo

@@ -32,9 +32,8 @@ void require_values(const Program& program, std::initializer_list<Value> values)
 std::pair<Value, Value> norm(Program& program, Value x, std::optional<Value> residual, Vector weight,
                              std::string_view kind, float eps, float offset, std::optional<Vector> bias) {
     require_values(program, {x, residual.value_or(x)});
-    const std::size_t width = program.width(x);
-    require(weight.shape(0) == width && (!bias || bias->shape(0) == width),
-            "a norm's weight and bias must have " + text(width) + " values");
+    const std::size_t width = weight.shape(0);
+    require(!bias || bias->shape(0) == width, "a norm's bias must have " + text(width) + " values");
     const Norm spec{weight.data(), bias ? bias->data() : nullptr, width, eps, offset, norm_is_centred(kind)};
     Value total = x;
     const Value out = program.norm(x, residual.value_or(Program::NONE), spec, &total);
@@ -85,6 +84,10 @@ NewMatrix run(Program& program, Ids ids, Ids wanted, const KvBatch& batch, KvCac
 void bind_values(nb::class_<Program>& program) {
     program.def("embed", nb::overload_cast<const FloatWeight&>(&Program::embed), nb::arg("table"))
         .def("embed", nb::overload_cast<const CodeMatrix&>(&Program::embed), nb::arg("table"))
+        .def("embed_positions", nb::overload_cast<const FloatWeight&, std::size_t>(&Program::embed_positions),
+             nb::arg("table"), nb::arg("offset"))
+        .def("embed_positions", nb::overload_cast<const CodeMatrix&, std::size_t>(&Program::embed_positions),
+             nb::arg("table"), nb::arg("offset"))
         .def("columns", &Program::columns, nb::arg("x"), nb::arg("first"), nb::arg("last"))
         .def(
             "matrix",
@@ -119,6 +122,13 @@ void bind_values(nb::class_<Program>& program) {
                 return self.scale(x, factor);
             },
             nb::arg("x"), nb::arg("factor"))
+        .def(
+            "bound",
+            [](Program& self, Value x, float limit, bool smooth) {
+                require_values(self, {x});
+                return self.bound(x, limit, smooth);
+            },
+            nb::arg("x"), nb::arg("limit"), nb::arg("smooth"))
         .def(
             "rope_and_store",
             [](Program& self, Value q, Value k, Value v, std::size_t group, std::size_t layer, std::size_t heads,

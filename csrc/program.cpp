@@ -80,6 +80,31 @@ Program::Value Program::embed(const CodeMatrix& table) {
     return out;
 }
 
+template <class Embed>
+Program::Value Program::embedded_positions(std::size_t rows, std::size_t width, std::size_t offset, Embed embed) {
+    require(offset < rows, "an offset of " + text(offset) + " in a table of " + text(rows) + " positions");
+    const Value out = new_value(false, width);
+    positions_ = std::min(positions_, rows - offset);
+    record({}, {out}, [out, offset, embed](const Step& step) {
+        const KvBatch& batch = step.input.batch;
+        std::vector<std::int64_t> ids(batch.tokens());
+        for (std::size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<std::int64_t>(batch.position(t) + offset);
+        embed(ids.data(), ids.size(), step.at(out), step.pool);
+    });
+    return out;
+}
+
+Program::Value Program::embed_positions(const FloatWeight& table, std::size_t offset) {
+    return embedded_positions(table.outputs(), table.inputs(), offset, [&table](auto&&... rest) { table.embed(rest...); });
+}
+
+Program::Value Program::embed_positions(const CodeMatrix& table, std::size_t offset) {
+    const auto embed = [&table](const std::int64_t* ids, std::size_t count, float* out, Pool& pool) {
+        embed_codes(table, ids, count, out, pool);
+    };
+    return embedded_positions(table.outputs(), table.inputs(), offset, embed);
+}
+
 Program::Value Program::columns(Value x, std::size_t first, std::size_t last) {
     require(x < values_.size() && first < last && last <= width(x), "columns outside of a value");
     values_.push_back({values_[x].array, values_[x].first + first, last - first});
@@ -113,20 +138,22 @@ void Program::product(Value x, const std::vector<const CodeMatrix*>& parts, cons
 
 Program::Value Program::norm(Value x, Value residual, const Norm& spec, Value* total) {
     x = whole(x);
-    require(width(x) == spec.width, "a norm of " + text(spec.width) + " for " + text(width(x)) + " values");
-    const Value out = new_value(wanted(x), spec.width);
+    require(spec.width > 0 && width(x) % spec.width == 0,
+            "a norm of " + text(spec.width) + " for " + text(width(x)) + " values");
+    const std::size_t pieces = width(x) / spec.width;
+    const Value out = new_value(wanted(x), width(x));
     *total = x;
     if (residual == NONE) {
-        record({x}, {out}, [x, spec, out](const Step& step) {
-            norm_rows(spec, step.at(x), nullptr, nullptr, step.at(out), step.rows(x), step.pool);
+        record({x}, {out}, [x, spec, pieces, out](const Step& step) {
+            norm_rows(spec, step.at(x), nullptr, nullptr, step.at(out), step.rows(x) * pieces, step.pool);
         });
         return out;
     }
     residual = whole(residual);
-    require(width(residual) == spec.width && wanted(residual) == wanted(x), "a residual of another shape");
-    const Value sum = *total = new_value(wanted(x), spec.width);
-    record({x, residual}, {out, sum}, [x, residual, spec, sum, out](const Step& step) {
-        norm_rows(spec, step.at(x), step.at(residual), step.at(sum), step.at(out), step.rows(x), step.pool);
+    require(width(residual) == width(x) && wanted(residual) == wanted(x), "a residual of another shape");
+    const Value sum = *total = new_value(wanted(x), width(x));
+    record({x, residual}, {out, sum}, [x, residual, spec, pieces, sum, out](const Step& step) {
+        norm_rows(spec, step.at(x), step.at(residual), step.at(sum), step.at(out), step.rows(x) * pieces, step.pool);
     });
     return out;
 }
@@ -157,6 +184,15 @@ Program::Value Program::scale(Value x, float factor) {
     const Value out = new_value(wanted(x), width(x));
     record({x}, {out}, [x, factor, out](const Step& step) {
         scale_values(step.at(x), factor, step.at(out), step.rows(x) * step.stride(x), step.pool);
+    });
+    return out;
+}
+
+Program::Value Program::bound(Value x, float limit, bool smooth) {
+    x = whole(x);
+    const Value out = new_value(wanted(x), width(x));
+    record({x}, {out}, [x, limit, smooth, out](const Step& step) {
+        bound_values(smooth, step.at(x), limit, step.at(out), step.rows(x) * step.stride(x), step.pool);
     });
     return out;
 }
@@ -265,6 +301,9 @@ void Program::check(const ProgramInput& input) const {
         require(input.wanted[i] >= 0 && static_cast<std::size_t>(input.wanted[i]) < batch.tokens(), [&] {
             return "logits are wanted of a token that is not among the " + text(batch.tokens());
         });
+    require(batch.tokens() == 0 || batch.last_position() < positions_, [&] {
+        return "position " + text(batch.last_position()) + " in a table of " + text(positions_);
+    });
     require_blocks(cache, batch);
     require(input.ropes.size() >= ropes_, [&] { return text(input.ropes.size()) + " rope tables of " + text(ropes_); });
     for (const AttentionPlace& at : places_) {

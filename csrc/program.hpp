@@ -53,16 +53,21 @@ public:
     // Recording. Each returns the new value; std::invalid_argument where widths do not fit.
     Value embed(const FloatWeight& table);
     Value embed(const CodeMatrix& table);
+    // The rows of `table` at each token's position plus `offset`.
+    Value embed_positions(const FloatWeight& table, std::size_t offset);
+    Value embed_positions(const CodeMatrix& table, std::size_t offset);
     Value columns(Value x, std::size_t first, std::size_t last);
     Value matrix(Value like, std::size_t width);  // to be filled by `product`s
     void product(Value x, const FloatWeight& weight, Value out, std::size_t column);
     void product(Value x, const std::vector<const CodeMatrix*>& parts, const float* bias, Value out,
                  std::size_t column);
-    // (normed, sum): `total` is x itself where there is no residual.
+    // (normed, sum): `total` is x itself where there is no residual. A norm narrower than x is taken of
+    // each piece of its width.
     Value norm(Value x, Value residual, const Norm& spec, Value* total);
     Value act(Value x, Activation kind, bool gated);
     Value add(Value x, Value y, float factor);
     Value scale(Value x, float factor);
+    Value bound(Value x, float limit, bool smooth);
     // `rope` is an index into ProgramInput::ropes, or NONE: then q is returned as it is.
     Value rope_and_store(Value q, Value k, Value v, const AttentionPlace& at, std::size_t rope,
                          bool interleaved);
@@ -99,6 +104,8 @@ private:
 
     Value new_value(bool wanted, std::size_t width);
     Value whole(Value x);
+    template <class Embed>
+    Value embedded_positions(std::size_t rows, std::size_t width, std::size_t offset, Embed embed);
     bool wanted(Value x) const { return arrays_[values_[x].array].wanted; }
     void record(std::vector<Value> reads, std::vector<Value> writes, std::function<void(const Step&)> run);
     void require_place(const AttentionPlace& at);
@@ -111,6 +118,7 @@ private:
     Value result_ = NONE;
     std::size_t row_width_ = 0;
     std::size_t vocabulary_ = SIZE_MAX;
+    std::size_t positions_ = SIZE_MAX;
     std::size_t ropes_ = 0;
     std::vector<AttentionPlace> places_;
     Buffer memory_;

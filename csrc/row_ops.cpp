@@ -59,4 +59,10 @@ void scale_values(const float* x, float factor, float* out, std::size_t count, P
     });
 }
 
+void bound_values(bool smooth, const float* x, float limit, float* out, std::size_t count, Pool& pool) {
+    share(pool, count, 1, smooth ? COSTLY : CHEAP, [&](std::size_t begin, std::size_t end) {
+        kernels().bound(smooth, x + begin, limit, out + begin, end - begin);
+    });
+}
+
 }  // namespace octavo

@@ -24,4 +24,7 @@ void act_rows(Activation kind, bool gated, const float* x, float* out, std::size
 void add_values(const float* x, const float* y, float factor, float* out, std::size_t count, Pool& pool);
 void scale_values(const float* x, float factor, float* out, std::size_t count, Pool& pool);
 
+// Values within +-limit: cut off there, or (smooth) limit * tanh(x / limit).
+void bound_values(bool smooth, const float* x, float limit, float* out, std::size_t count, Pool& pool);
+
 }  // namespace octavo

@@ -8,6 +8,7 @@
 #include "compare.hpp"
 #include "each_vector.hpp"
 #include "simd.hpp"
+#include "softmax.hpp"
 
 namespace octavo::OCTAVO_ISA {
 
@@ -68,6 +69,15 @@ inline void add_scaled(const float* x, const float* y, float factor, float* out,
 inline void scale(const float* x, float factor, float* out, std::size_t n) {
     const V f = V::set(factor);
     each_vector(n, [&](auto load, auto store) { store(load(x) * f, out); });
+}
+
+// Values held within +-limit: cut off there, or (smooth) limit * tanh(x / limit). NaN stays NaN.
+inline void bound(bool smooth, const float* x, float limit, float* out, std::size_t n) {
+    const V most = V::set(limit), least = V::set(-limit);
+    if (smooth)
+        each_vector(n, [&](auto load, auto store) { store(most * tanh_of(load(x) / most), out); });
+    else
+        each_vector(n, [&](auto load, auto store) { store(min(most, max(least, load(x))), out); });
 }
 
 }  // namespace octavo::OCTAVO_ISA

@@ -36,6 +36,7 @@ const Kernels table = {
     .act = act,
     .add_scaled = add_scaled,
     .scale = scale,
+    .bound = bound,
     .peaks = peaks,
     .collect = collect,
     .count_above = count_above,

@@ -77,9 +77,17 @@ class Model:
                 case 4:
                     values.append(ops.act(x, "gelu"))
                 case 5:
-                    values.append(ops.add(x, y, 0.5))
+                    values.append(ops.add(x, y, 0.5 if i % 2 else 1.0))
                 case 6:
                     values.append(ops.scale(x, 0.7))
+                case 8:
+                    values.append(ops.bound(x, 0.7, smooth=bool(j % 2)))
+                case 9:
+                    table, offset = (self.table, 2) if j % 2 else (self.coded, 0)
+                    values.append(ops.embed_positions(batch, table, offset))
+                case 10:
+                    head = self.vector[:HEAD]
+                    values.append(ops.norm(x, head, NormSpec("rms", 1e-5), None, head)[0])
                 case _:
                     values.append(self._attend(ops, x, batch, cache, layer, j))
                     layer += 1
@@ -116,7 +124,7 @@ def host(counts: list[int], wanted: list[int], start: int = 0) -> HostBatch:
 
 MODEL = Model() if NATIVE is not None else None
 STEPS = st.lists(
-    st.tuples(st.integers(0, 7), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=12
+    st.tuples(st.integers(0, 10), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=12
 )
 
 
@@ -147,6 +155,16 @@ def attend_once() -> list[tuple[int, int, int]]:
 def recorded_step() -> tuple[Any, Any, Any]:
     assert MODEL is not None
     return MODEL.ops.recorded(MODEL.forward(attend_once())), MODEL.ops, MODEL.cache()
+
+
+def test_positions_beyond_a_table_raise() -> None:
+    assert MODEL is not None
+    step = MODEL.ops.recorded(MODEL.forward([(9, 0, 1)]))
+    batch, cache = MODEL.ops.upload(host([1], [0], 25)), MODEL.cache()
+    assert step(batch, cache).shape == (1, WIDTH)
+    far = HostBatch(BLOCK, [1], [48], [0], [0, 1], [[[0, 1, 2, 3]]], [0], [0])
+    with pytest.raises(ValueError, match="position 48 in a table of 48"):
+        step(MODEL.ops.upload(far), cache)
 
 
 def test_a_batch_of_no_tokens_gives_no_rows() -> None:

@@ -92,6 +92,40 @@ def test_sums_have_their_twins_bits(
     assert ops.scale(x, factor).tobytes() == TWIN.scale(x, factor).tobytes()
 
 
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes, limit=st.sampled_from([0.5, 3.0, 30.0]), seed=st.integers(0, 1000))
+def test_bounds_agree_with_their_twin(
+    ops: Ops, shape: tuple[int, int], limit: float, seed: int
+) -> None:
+    x = floats(seed, *shape, spread=10.0)
+    assert (ops.bound(x, limit) == TWIN.bound(x, limit)).all()
+    smooth = ops.bound(x, limit, smooth=True)
+    assert np.allclose(smooth, TWIN.bound(x, limit, smooth=True), rtol=3e-6, atol=1e-6)
+    special = np.broadcast_to(SPECIAL, (2, SPECIAL.size)).copy()
+    for way in (False, True):
+        got, twin = (o.bound(special, limit, smooth=way) for o in (ops, TWIN))
+        assert np.allclose(got, twin, rtol=3e-6, equal_nan=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(0, 20),
+    heads=st.integers(1, 9),
+    width=st.integers(2, 70),
+    kind=st.sampled_from(["rms", "layer"]),
+    bias=st.booleans(),
+)
+def test_heads_are_normed_one_by_one(
+    ops: Ops, rows: int, heads: int, width: int, kind: str, bias: bool
+) -> None:
+    x, weight = floats(rows, rows, heads * width), floats(1, width)
+    plus, spec = floats(2, width) if bias else None, NormSpec(kind, 1e-3)
+    got = ops.norm(x, weight, spec, None, plus)[0]
+    assert np.allclose(got, TWIN.norm(x, weight, spec, None, plus)[0], rtol=1e-5, atol=2e-5)
+    alone = ops.norm(x.reshape(-1, width), weight, spec, None, plus)[0]
+    assert got.tobytes() == alone.tobytes()
+
+
 SPECIAL = np.array(
     [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, -1e30, 89.0, -89.0, 1e-40, -1e-40, 0.0, -0.0],
     np.float32,
@@ -136,6 +170,9 @@ def test_a_rows_bits_depend_on_neither_its_neighbours_nor_the_threads(seed: int)
             ops.act(part, "gelu_tanh"),
             ops.add(part, added, 0.3),
             ops.scale(part, 0.3),
+            ops.bound(part, 0.8),
+            ops.bound(part, 0.8, smooth=True),
+            ops.norm(part, weight[: width // 2], NormSpec("rms", 1e-5))[0],
         ]
 
     pools = [select_ops("cpu", threads=n) for n in (1, 2, 3)]

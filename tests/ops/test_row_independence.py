@@ -27,6 +27,9 @@ TOKEN_OPS: dict[str, Op] = {
     "layer": lambda ops, x: ops.norm(x, VECTOR, NormSpec("layer", 1e-5), x * 3, VECTOR)[0],
     "add": lambda ops, x: ops.add(x, x, 0.3),
     "scale": lambda ops, x: ops.scale(x, 0.3),
+    "heads": lambda ops, x: ops.norm(x, VECTOR[:16], NormSpec("rms", 1e-5), None, VECTOR[:16])[0],
+    "clip": lambda ops, x: ops.bound(x, 1.5),
+    "softcap": lambda ops, x: ops.bound(x, 3.0, smooth=True),
     **{
         kind: lambda ops, x, kind=kind: ops.act(x, kind)  # type: ignore[misc]
         for kind in ("silu", "gelu", "gelu_tanh", "relu", "silu_gated", "gelu_tanh_gated")

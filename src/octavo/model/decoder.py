@@ -1,6 +1,6 @@
 """The decoder: one loop over layers, driven by a `DecoderSpec` and written against the ops alone.
 
-Owns: which op follows which, and the weights packed for it.
+Owns: which op follows which, and the packing of what is not a layer's.
 Does not know: numpy, torch, files, requests, sampling. Arrays are the backend's; it passes and
 slices them.
 
@@ -14,10 +14,10 @@ The sum is kept in `residual` and done inside `norm`, so that a backend can fuse
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
-from octavo.model.spec import DecoderSpec, LayerSpec, WeightSource
-from octavo.ops import Array, Batch, Cache, NormSpec, Ops, Weight
+from octavo.model.layers import Layer, Packer
+from octavo.model.spec import DecoderSpec, MatrixSpec, WeightSource
+from octavo.ops import Array, Batch, Cache, Ops
 
 
 class Decoder:
@@ -29,17 +29,23 @@ class Decoder:
             raise ValueError("attention sinks are not supported")
         self.spec = spec
         self._ops = ops
-        pack = _Packer(source, ops)
+        pack = Packer(source, ops, spec.hidden)
+        table = MatrixSpec((("embed", spec.vocab),), spec.hidden)
         with ThreadPoolExecutor(threads) as pool:
-            embed = pool.submit(pack.matrix, "embed")
-            layers = [
-                pool.submit(_Layer.load, layer, pack, i) for i, layer in enumerate(spec.layers)
-            ]
+            embed = pool.submit(pack.matrix, table)
+            layers = [pool.submit(pack.layer, layer, i) for i, layer in enumerate(spec.layers)]
             self._embed = embed.result()
-            self._layers = [layer.result() for layer in layers]
+            self._layers: list[Layer] = [layer.result() for layer in layers]
+        self._positions = None
+        if spec.positions:
+            places = MatrixSpec((("positions", spec.positions),), spec.hidden)
+            self._positions = pack.matrix(places)
         self._final_norm = pack.norm("final_norm", spec.final_norm)
         # Tied: the packed table serves both ways, and is held once.
-        self._head = self._embed if spec.tied else pack.matrix("head", bias=spec.head_bias)
+        self._head = self._embed
+        if not spec.tied:
+            head = MatrixSpec((("head", spec.vocab),), spec.hidden, spec.head_bias)
+            self._head = pack.matrix(head)
         self._step = ops.recorded(self._compute)
 
     def forward(self, batch: Batch, cache: Cache) -> Array:
@@ -52,6 +58,9 @@ class Decoder:
         x = ops.embed(batch, self._embed)
         if self.spec.embed_scale != 1.0:
             x = ops.scale(x, self.spec.embed_scale)
+        if self._positions is not None:
+            places = ops.embed_positions(batch, self._positions, self.spec.position_offset)
+            x = ops.add(x, places)
         residual = None
         for layer in self._layers:
             x, residual = layer.forward(x, residual, batch, cache, ops)
@@ -64,79 +73,6 @@ class Decoder:
         logits = self._ops.linear(hidden, self._head)[:, : self.spec.vocab_used]
         if self.spec.logit_scale != 1.0:
             logits = self._ops.scale(logits, self.spec.logit_scale)
+        if self.spec.logit_bound:
+            logits = self._ops.bound(logits, self.spec.logit_bound, smooth=True)
         return logits
-
-
-@dataclass(slots=True)
-class _Norm:
-    spec: NormSpec
-    weight: Array
-    bias: Array
-
-    def apply(self, x: Array, residual: Array, ops: Ops) -> tuple[Array, Array]:
-        return ops.norm(x, self.weight, self.spec, residual, self.bias)
-
-
-@dataclass(slots=True)
-class _Layer:
-    spec: LayerSpec
-    attn_norm: _Norm
-    qkv: Weight
-    o: Weight
-    mlp_norm: _Norm
-    up: Weight
-    """Gate and up, fused, where the activation is gated."""
-    down: Weight
-
-    @classmethod
-    def load(cls, spec: LayerSpec, pack: _Packer, index: int) -> _Layer:
-        at = f"layers.{index}."
-        gated = spec.activation.endswith("_gated")
-        up = (at + "gate", at + "up") if gated else (at + "up",)
-        return cls(
-            spec=spec,
-            attn_norm=pack.norm(at + "attn_norm", spec.attn_norm),
-            qkv=pack.matrix(at + "q", at + "k", at + "v", bias=spec.qkv_bias),
-            o=pack.matrix(at + "o", bias=spec.o_bias),
-            mlp_norm=pack.norm(at + "mlp_norm", spec.mlp_norm),
-            up=pack.matrix(*up, bias=spec.mlp_bias),
-            down=pack.matrix(at + "down", bias=spec.mlp_bias),
-        )
-
-    def forward(
-        self, x: Array, residual: Array, batch: Batch, cache: Cache, ops: Ops
-    ) -> tuple[Array, Array]:
-        """Returns the MLP's output and the residual that is still to be added to it."""
-        attention = self.spec.attention
-        q_end = attention.heads * attention.head_dim
-        k_end = q_end + attention.kv_heads * attention.head_dim
-        x, residual = self.attn_norm.apply(x, residual, ops)
-        qkv = ops.linear(x, self.qkv)
-        q, k, v = qkv[:, :q_end], qkv[:, q_end:k_end], qkv[:, k_end:]
-        q = ops.rope_and_store(q, k, v, cache, batch, self.spec.rope, attention)
-        x = ops.linear(ops.attention(q, cache, batch, attention), self.o)
-        x, residual = self.mlp_norm.apply(x, residual, ops)
-        x = ops.act(ops.linear(x, self.up), self.spec.activation)
-        return ops.linear(x, self.down), residual
-
-
-@dataclass(slots=True)
-class _Packer:
-    source: WeightSource
-    ops: Ops
-
-    def matrix(self, *names: str, bias: bool = False) -> Weight:
-        """The named matrices, fused along their outputs."""
-        biases = [self.source.get(f"{name}.bias") for name in names] if bias else []
-        packed = self.ops.pack([self.source.get(name) for name in names], biases)
-        for name in names:
-            self.source.done(name)
-        return packed
-
-    def norm(self, name: str, spec: NormSpec) -> _Norm:
-        bias = f"{name}.bias"
-        return _Norm(
-            spec,
-            self.ops.vector(self.source.get(name)),
-            self.ops.vector(self.source.get(bias)) if self.source.has(bias) else None,
-        )

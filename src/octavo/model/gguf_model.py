@@ -16,9 +16,10 @@ from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.gguf import Header, TensorEntry
 from octavo.model.mapped import MappedFiles
+from octavo.model.places import Place, file_shapes, find_places, take
 from octavo.model.quant import dequantize
 from octavo.model.spec import DecoderSpec
-from octavo.model.weights import Checkpoint, check_tensors, expected_shapes, file_names
+from octavo.model.weights import Checkpoint, check_tensors, expected_shapes
 from octavo.ops import RawWeight
 
 _KEYS = {
@@ -150,39 +151,37 @@ def quantization(header: Header) -> str:
     return "none" if kind in _VIEWS else kind
 
 
-def check(header: Header, spec: DecoderSpec, family: Family) -> dict[str, str]:
-    """Canonical name -> name in the file, after one check of all names and shapes."""
-    shapes = expected_shapes(spec)
-    names = file_names(shapes, family.gguf_names)
+def check(header: Header, spec: DecoderSpec, family: Family) -> dict[str, Place]:
+    """The place of each canonical tensor, after one check of all names and shapes."""
+    places = find_places(spec, expected_shapes(spec), family.gguf_names)
     found = {name: entry.shape for name, entry in header.tensors.items() if name != _ROPE_FREQS}
-    check_tensors(header.path, {names[key]: shape for key, shape in shapes.items()}, found)
-    return names
+    check_tensors(header.path, file_shapes(places), found)
+    return places
 
 
-def formats(header: Header, names: Mapping[str, str]) -> dict[str, str]:
-    """Canonical name -> `RawWeight.format`, `names` being canonical name -> name in the file."""
-    kinds = {name: header.tensors[file].type for name, file in names.items()}
+def formats(header: Header, places: Mapping[str, Place]) -> dict[str, str]:
+    """Canonical name -> `RawWeight.format`."""
+    kinds = {name: header.tensors[place.file].type for name, place in places.items()}
     return {name: _VIEWS.get(kind, (f"gguf:{kind}", ""))[0] for name, kind in kinds.items()}
 
 
 def open_weights(header: Header, spec: DecoderSpec, family: Family) -> Checkpoint:
     """The tensors of `header`, checked against `spec`, mapped and not read."""
-    names = check(header, spec, family)
+    places = check(header, spec, family)
     files = MappedFiles()
 
-    def make(canonical: str, entry: TensorEntry) -> RawWeight:
+    def make(canonical: str, place: Place) -> RawWeight:
+        entry = header.tensors[place.file]
         rows = _rows(entry, files)
         if family.gguf_permuted:
             rows = _restore_order(canonical, rows, spec)
-        return _raw_weight(canonical, entry, rows)
+        return take(_raw_weight(canonical, entry, rows), place)
 
     def forget(canonical: str) -> None:
-        entry = header.tensors[names[canonical]]
+        entry = header.tensors[places[canonical].file]
         files.forget(entry.path, entry.offset, entry.size)
 
-    return Checkpoint(
-        {name: partial(make, name, header.tensors[file]) for name, file in names.items()}, forget
-    )
+    return Checkpoint({name: partial(make, name, place) for name, place in places.items()}, forget)
 
 
 def _rows(entry: TensorEntry, files: MappedFiles) -> Any:
@@ -193,13 +192,23 @@ def _rows(entry: TensorEntry, files: MappedFiles) -> Any:
 
 def _raw_weight(canonical: str, entry: TensorEntry, rows: Any) -> RawWeight:
     label, dtype = _VIEWS.get(entry.type, (f"gguf:{entry.type}", "u1"))
+    vector = len(entry.shape) == 1 and entry.type in _VIEWS
+    shape = (rows.size // np.dtype(dtype).itemsize,) if vector else (len(rows), *entry.shape[1:])
+    if len(entry.shape) == 1 and not vector:
+        shape = entry.shape
+
+    def some(index: Any) -> RawWeight:
+        chosen = rows.view(dtype)[index].view("u1") if vector else rows[index]
+        return _raw_weight(canonical, entry, chosen)
+
     return RawWeight(
         canonical,
-        entry.shape,
+        shape,
         label,
         rows.view(dtype),
-        lambda: dequantize(entry.type, rows, entry.shape),
-        lambda begin, end: dequantize(entry.type, rows[begin:end], (end - begin, *entry.shape[1:])),
+        lambda: dequantize(entry.type, rows, shape),
+        lambda begin, end: dequantize(entry.type, rows[begin:end], (end - begin, *shape[1:])),
+        some,
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.mapped import MappedFiles
+from octavo.model.places import Place, file_shapes, find_places, take
 from octavo.model.safetensors import (
     DTYPES,
     Entry,
@@ -27,7 +28,8 @@ from octavo.model.safetensors import (
     raw_weight,
 )
 from octavo.model.spec import DecoderSpec
-from octavo.model.weights import Checkpoint, check_tensors, expected_shapes, file_names
+from octavo.model.weights import Checkpoint, check_tensors, expected_shapes
+from octavo.ops import RawWeight
 
 log = logging.getLogger(__name__)
 
@@ -137,24 +139,28 @@ def find_weights(directory: Path) -> dict[str, Entry]:
 
 def check(
     directory: Path, spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]
-) -> dict[str, str]:
-    """Canonical name -> name in the files, after one check of all names and shapes."""
-    shapes = expected_shapes(spec)
-    names = file_names(shapes, family.hf_names)
+) -> dict[str, Place]:
+    """The place of each canonical tensor, after one check of all names and shapes."""
+    places = find_places(
+        spec, expected_shapes(spec), family.hf_names, transposed=family.hf_transposed
+    )
     found = {name: entry.shape for name, entry in entries.items()}
     hint = ""
     if spec.tied:
-        for head in file_names(("head",), family.hf_names).values():
-            found.pop(head, None)
-    elif names["head"] not in found and names["embed"] in found:
+        found.pop(head_name(family), None)
+    elif head_name(family) not in found and places["embed"].file in found:
         hint = 'If the embedding serves as head, config.json must say "tie_word_embeddings": true.'
-    check_tensors(str(directory), {names[key]: shape for key, shape in shapes.items()}, found, hint)
-    return names
+    check_tensors(str(directory), file_shapes(places), found, hint)
+    return places
 
 
-def formats(entries: Mapping[str, Entry], names: Mapping[str, str]) -> dict[str, str]:
-    """Canonical name -> `RawWeight.format`, `names` being canonical name -> name in the files."""
-    kinds = {name: entries[file].dtype for name, file in names.items()}
+def head_name(family: Family) -> str:
+    return f"{family.hf_names['head']}.weight"
+
+
+def formats(entries: Mapping[str, Entry], places: Mapping[str, Place]) -> dict[str, str]:
+    """Canonical name -> `RawWeight.format`."""
+    kinds = {name: entries[place.file].dtype for name, place in places.items()}
     return {name: DTYPES.get(kind, (kind, ""))[0] for name, kind in kinds.items()}
 
 
@@ -162,9 +168,9 @@ def open_weights(
     directory: Path, spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]
 ) -> Checkpoint:
     """The tensors of the directory, checked against `spec`, mapped and not read."""
-    names = check(directory, spec, family, entries)
+    places = check(directory, spec, family, entries)
     files = MappedFiles()
-    used = {name: entries[file] for name, file in names.items()}
+    used = {name: entries[place.file] for name, place in places.items()}
     check_dtypes(used.values())
     if spec.tied:
         _warn_of_other_head(directory, family, entries, files)
@@ -172,16 +178,17 @@ def open_weights(
     def forget(name: str) -> None:
         files.forget(used[name].path, used[name].offset, used[name].size)
 
-    return Checkpoint(
-        {name: partial(raw_weight, entry, name, files) for name, entry in used.items()}, forget
-    )
+    def make(name: str, place: Place) -> RawWeight:
+        return take(raw_weight(used[name], name, files, transposed=place.transposed), place)
+
+    return Checkpoint({name: partial(make, name, place) for name, place in places.items()}, forget)
 
 
 def _warn_of_other_head(
     directory: Path, family: Family, entries: Mapping[str, Entry], files: MappedFiles
 ) -> None:
     """The config's word counts: a head of its own beside a tied embedding is not used."""
-    names = file_names(("embed", "head"), family.hf_names)
+    names = {"embed": f"{family.hf_names['embed']}.weight", "head": head_name(family)}
     if names["head"] not in entries:
         return
     embed, head = (raw_weight(entries[names[key]], key, files).data for key in ("embed", "head"))

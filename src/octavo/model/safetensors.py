@@ -174,18 +174,26 @@ def check_dtypes(entries: Iterable[Entry]) -> None:
             )
 
 
-def raw_weight(entry: Entry, name: str, files: MappedFiles) -> RawWeight:
-    """`entry`, whose dtype was checked, as a RawWeight called `name`, mapped by `files`."""
+def raw_weight(
+    entry: Entry, name: str, files: MappedFiles, *, transposed: bool = False
+) -> RawWeight:
+    """`entry`, whose dtype was checked, as a RawWeight called `name`, mapped by `files`;
+    `transposed`: turned, for which it is copied."""
     label, dtype = DTYPES[entry.dtype]
     data = files.view(entry.path, entry.offset, entry.size).view(dtype)
     data = data.reshape(entry.shape)
+    return _float_weight(name, label, np.ascontiguousarray(data.T) if transposed else data)
+
+
+def _float_weight(name: str, label: str, data: Any) -> RawWeight:
     return RawWeight(
         name,
-        entry.shape,
+        data.shape,
         label,
         data,
         lambda: _widen(label, data),
         lambda begin, end: _widen(label, data[begin:end]),
+        lambda index: _float_weight(name, label, data[index]),
     )
 
 

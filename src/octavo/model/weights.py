@@ -7,7 +7,7 @@ Does not know: file formats (safetensors, gguf_model) or packing (ops).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from octavo.model.errors import ModelError
 from octavo.model.info import Pack
@@ -44,72 +44,23 @@ class Checkpoint:
 
 def expected_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
     """Canonical name -> shape of every tensor that `spec` needs."""
-    hidden = spec.hidden
-    shapes: dict[str, tuple[int, ...]] = {"embed": (spec.vocab, hidden), "final_norm": (hidden,)}
-    if spec.final_norm.kind == "layer":
-        shapes["final_norm.bias"] = (hidden,)
-    if not spec.tied:
-        shapes["head"] = (spec.vocab, hidden)
-    if spec.head_bias:
-        shapes["head.bias"] = (spec.vocab,)
-    for i, layer in enumerate(spec.layers):
-        at = f"layers.{i}."
-        for name, norm in (("attn_norm", layer.attn_norm), ("mlp_norm", layer.mlp_norm)):
-            shapes[at + name] = (hidden,)
-            if norm.kind == "layer":
-                shapes[f"{at}{name}.bias"] = (hidden,)
-        attention, width = layer.attention, layer.intermediate
-        q = attention.heads * attention.head_dim
-        kv = attention.kv_heads * attention.head_dim
-        gated = layer.activation.endswith("_gated")
-        for name, outputs, inputs, bias in (
-            ("q", q, hidden, layer.qkv_bias),
-            ("k", kv, hidden, layer.qkv_bias),
-            ("v", kv, hidden, layer.qkv_bias),
-            ("o", hidden, q, layer.o_bias),
-            *((("gate", width, hidden, layer.mlp_bias),) if gated else ()),
-            ("up", width, hidden, layer.mlp_bias),
-            ("down", hidden, width, layer.mlp_bias),
-        ):
-            shapes[at + name] = (outputs, inputs)
-            if bias:
-                shapes[f"{at}{name}.bias"] = (outputs,)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, norm, width in spec.norms():
+        shapes[name] = (width,)
+        if norm.bias:
+            shapes[f"{name}.bias"] = (width,)
+    for matrix in spec.matrices():
+        shapes.update(matrix.shapes())
     return shapes
 
 
 def packs(spec: DecoderSpec, formats: Mapping[str, str]) -> tuple[Pack, ...]:
     """The matrices of `spec` as the decoder packs them; `formats` by canonical name."""
-    shapes = expected_shapes(spec)
-    fused: list[tuple[str, ...]] = [("embed",)] if spec.tied else [("embed",), ("head",)]
-    for i, layer in enumerate(spec.layers):
-        gated = layer.activation.endswith("_gated")
-        for names in (("q", "k", "v"), ("o",), ("gate", "up") if gated else ("up",), ("down",)):
-            fused.append(tuple(f"layers.{i}.{name}" for name in names))
     counts = Counter(
-        (
-            tuple((formats[name], shapes[name][0]) for name in names),
-            shapes[names[0]][1],
-        )
-        for names in fused
+        (tuple((formats[name], outputs) for name, outputs in matrix.parts), matrix.inputs)
+        for matrix in spec.matrices()
     )
     return tuple(Pack(*key, count) for key, count in counts.items())
-
-
-def file_names(
-    canonical: Iterable[str],
-    names: Mapping[str, str],
-    suffixes: tuple[str, str] = (".weight", ".bias"),
-) -> dict[str, str]:
-    """Canonical name -> name in the file, through a family's map of modules."""
-    result = {}
-    for name in canonical:
-        module, bias = name.removesuffix(".bias"), name.endswith(".bias")
-        layer = ""
-        if module.startswith("layers."):
-            _, layer, part = module.split(".")
-            module = f"layers.{{i}}.{part}"
-        result[name] = names[module].replace("{i}", layer) + suffixes[bias]
-    return result
 
 
 def check_tensors(

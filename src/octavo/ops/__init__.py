@@ -34,7 +34,8 @@ class RawWeight:
     `shape` is (outputs, inputs) for a matrix, (size,) for a vector. `format` is "f32", "f16",
     "bf16" or "gguf:<TYPE>" (e.g. "gguf:Q4_K"); `data` the memory-mapped rows in that format;
     `dequantize()` gives float32 of `shape` (a fresh or mapped array), `dequantize_rows(begin, end)`
-    that of some rows of a matrix, where they can be had alone.
+    that of some rows of a matrix, where they can be had alone; `take_rows(index)` the weight of
+    some rows only, by a slice or an array of row numbers.
     """
 
     name: str
@@ -43,15 +44,18 @@ class RawWeight:
     data: Any
     dequantize: Callable[[], Any]
     dequantize_rows: Callable[[int, int], Any] | None = None
+    take_rows: Callable[[Any], RawWeight] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
-    """`kind` "rms" or "layer"; `weight_offset` is added to the weight (Gemma: 1.0)."""
+    """`kind` "rms" or "layer"; `weight_offset` is added to the weight (Gemma: 1.0). `bias`: whether
+    the model has one; the op itself goes by its argument."""
 
     kind: str
     eps: float
     weight_offset: float = 0.0
+    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +203,15 @@ class Ops(Protocol):
         """The embeddings of the batch's tokens: (tokens, hidden)."""
         ...
 
+    def embed_positions(self, batch: Batch, table: Weight, offset: int = 0) -> Array:
+        """The table's rows at each token's position plus `offset`: (tokens, hidden)."""
+        ...
+
     def norm(
         self, x: Array, weight: Array, spec: NormSpec, residual: Array = None, bias: Array = None
     ) -> tuple[Array, Array]:
-        """Adds `residual` to `x` first, if given; returns (normed, that sum)."""
+        """Adds `residual` to `x` first, if given; returns (normed, that sum). Where a row is
+        several times as wide as the weight (heads), each piece of its width is normed by itself."""
         ...
 
     def rope_and_store(
@@ -230,6 +239,10 @@ class Ops(Protocol):
     def add(self, x: Array, y: Array, scale: float = 1.0) -> Array: ...
 
     def scale(self, x: Array, factor: float) -> Array: ...
+
+    def bound(self, x: Array, limit: float, smooth: bool = False) -> Array:
+        """x cut off at +-limit or, smoothly, limit * tanh(x / limit)."""
+        ...
 
     def logit_rows(self, x: Array, batch: Batch) -> Array:
         """The hidden rows whose logits are wanted."""

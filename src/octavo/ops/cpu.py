@@ -99,6 +99,10 @@ class CpuOps:
         out: Floats = table.embed(ids.ids, self._pool)
         return out
 
+    def embed_positions(self, batch: Any, table: Any, offset: int = 0) -> Floats:
+        out: Floats = table.embed(batch.positions + offset, self._pool)
+        return out
+
     # Rows by themselves
 
     def norm(
@@ -123,6 +127,9 @@ class CpuOps:
 
     def scale(self, x: Floats, factor: float) -> Floats:
         return cast(Floats, self._native.scale(_dense(x), factor, self._pool))
+
+    def bound(self, x: Floats, limit: float, smooth: bool = False) -> Floats:
+        return cast(Floats, self._native.bound(_dense(x), limit, smooth, self._pool))
 
     # The batch, the cache, attention
 

@@ -27,6 +27,7 @@ class CpuBatch:
     positions that a table over positions must have."""
 
     ids: Ids
+    positions: Ids
     logit_tokens: Ids
     kv: Any
     reach: int
@@ -53,9 +54,9 @@ class CpuAttention:
         kv = self._native.KvBatch(
             batch.block_size, batch.positions, batch.row_starts, batch.tables, batch.write_from
         )
-        return CpuBatch(
-            np.array(batch.ids, np.int64), wanted, kv, max(batch.positions, default=-1) + 1
-        )
+        positions = np.array(batch.positions, np.int64)
+        reach = int(positions.max(initial=-1)) + 1
+        return CpuBatch(np.array(batch.ids, np.int64), positions, wanted, kv, reach)
 
     def rope_and_store(
         self,

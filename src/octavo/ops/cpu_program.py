@@ -66,6 +66,11 @@ class Recorder:
         self.kept.append(matrix)
         return self._value(self.program.embed(matrix))
 
+    def embed_positions(self, batch: Any, table: Any, offset: int = 0) -> Value:
+        matrix = table.table() if isinstance(table, CodeWeight) else table
+        self.kept.append(matrix)
+        return self._value(self.program.embed_positions(matrix, offset))
+
     def linear(self, x: Value, weight: Any) -> Value:
         out = self._value(self.program.matrix(x.number, weight.outputs))
         self._product(x, weight, out, 0)
@@ -106,6 +111,9 @@ class Recorder:
 
     def scale(self, x: Value, factor: float) -> Value:
         return self._value(self.program.scale(x.number, factor))
+
+    def bound(self, x: Value, limit: float, smooth: bool = False) -> Value:
+        return self._value(self.program.bound(x.number, limit, smooth))
 
     def logit_rows(self, x: Value, batch: Any) -> Value:
         return self._value(self.program.logit_rows(x.number))

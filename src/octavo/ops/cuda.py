@@ -158,6 +158,10 @@ class CudaOps:
     def embed(self, ids: CudaBatch, table: CudaWeight) -> torch.Tensor:
         return table.matrix.index_select(0, ids.ids).float()
 
+    @_tells_of_memory
+    def embed_positions(self, batch: CudaBatch, table: CudaWeight, offset: int = 0) -> torch.Tensor:
+        return table.matrix.index_select(0, batch.positions + offset).float()
+
     # Rows by themselves
 
     @_tells_of_memory
@@ -169,13 +173,16 @@ class CudaOps:
         residual: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._rms_norm and spec.kind == "rms" and bias is None:
+        whole = x.shape[-1] == weight.shape[0]
+        if self._rms_norm and spec.kind == "rms" and bias is None and whole:
             return self._rms_norm(x, weight, spec.eps, spec.weight_offset, residual)
         total = x if residual is None else x + residual
-        part = total - total.mean(dim=-1, keepdim=True) if spec.kind == "layer" else total
+        part = total.reshape(-1, weight.shape[0])
+        if spec.kind == "layer":
+            part = part - part.mean(dim=-1, keepdim=True)
         square = part.square().mean(dim=-1, keepdim=True)
         normed = part / torch.sqrt(square + spec.eps) * (weight + spec.weight_offset)
-        return (normed if bias is None else normed + bias), total
+        return (normed if bias is None else normed + bias).reshape(total.shape), total
 
     @_tells_of_memory
     def act(self, x: torch.Tensor, kind: str) -> torch.Tensor:
@@ -194,6 +201,10 @@ class CudaOps:
     @_tells_of_memory
     def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor
+
+    @_tells_of_memory
+    def bound(self, x: torch.Tensor, limit: float, smooth: bool = False) -> torch.Tensor:
+        return limit * torch.tanh(x / limit) if smooth else torch.clamp(x, -limit, limit)
 
     # The batch, the cache, attention
 

@@ -144,6 +144,11 @@ class ReferenceOps:
     def embed(self, ids: ReferenceBatch, table: PackedWeight) -> Floats:
         return table.matrix[ids.ids]
 
+    def embed_positions(
+        self, batch: ReferenceBatch, table: PackedWeight, offset: int = 0
+    ) -> Floats:
+        return table.matrix[batch.positions + offset]
+
     @QUIETLY
     def norm(
         self,
@@ -163,8 +168,9 @@ class ReferenceOps:
             scaled: Floats = part / np.sqrt(square + np.float32(spec.eps)) * factor
             return scaled
 
-        normed = self._by_row(one, total)
-        return (normed if bias is None else normed + bias), total
+        pieces = total.reshape(-1, weight.size)
+        normed = self._by_row(one, pieces)
+        return (normed if bias is None else normed + bias).reshape(total.shape), total
 
     @QUIETLY
     def rope_and_store(
@@ -208,6 +214,11 @@ class ReferenceOps:
     @QUIETLY
     def scale(self, x: Floats, factor: float) -> Floats:
         return x * np.float32(factor)
+
+    @QUIETLY
+    def bound(self, x: Floats, limit: float, smooth: bool = False) -> Floats:
+        most = np.float32(limit)
+        return most * np.tanh(x / most) if smooth else np.clip(x, -most, most)
 
     def logit_rows(self, x: Floats, batch: ReferenceBatch) -> Floats:
         return x[batch.logit_tokens]

@@ -6,10 +6,11 @@ Does not know: files. A family is data and one function; nothing here is subclas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo.model.families.fields import Fields
+from octavo.model.places import NameMap
 from octavo.model.rope import RopeConfig, parse_rope
 from octavo.model.spec import DecoderSpec, LayerSpec
 from octavo.ops import AttentionSpec, NormSpec
@@ -73,6 +74,7 @@ class Family:
     """`read(fields, divisors)` understands a configuration; `divisors` are GGUF's rope_freqs.
 
     `gguf_permuted`: the family's GGUF files keep q and k in the row order of interleaved rope.
+    `hf_transposed`: parts of a layer whose matrices lie as (inputs, outputs) in checkpoints.
     """
 
     architecture: str
@@ -80,8 +82,9 @@ class Family:
     gguf_architecture: str | None
     read: Callable[[Fields, tuple[float, ...]], Plan]
     gguf_permuted: bool = False
-    hf_names: Mapping[str, str] = field(default_factory=lambda: HF_NAMES)
-    gguf_names: Mapping[str, str] = field(default_factory=lambda: GGUF_NAMES)
+    hf_names: NameMap = field(default_factory=lambda: HF_NAMES)
+    gguf_names: NameMap = field(default_factory=lambda: GGUF_NAMES)
+    hf_transposed: tuple[str, ...] = ()
 
 
 def read_llama_like(

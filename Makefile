@@ -38,6 +38,7 @@ docs: .venv/.developing  ## write the generated references in docs/
 
 oracle: .venv/.installed .venv-oracle/.installed  ## compare with torch and transformers
 	.venv-oracle/bin/python tests/oracle/make_golden.py --model "$$($(BIN)/octavo pull)" --check
+	.venv-oracle/bin/python tests/oracle/make_families.py --check
 	.venv-oracle/bin/python tests/oracle/make_chat_golden.py --check
 	TRITON_INTERPRET=1 .venv-oracle/bin/python -m pytest tests/gpu -rs -p no:cacheprovider
 

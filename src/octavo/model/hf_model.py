@@ -131,10 +131,10 @@ def _added_ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def find_weights(directory: Path) -> dict[str, Entry]:
+def find_weights(directory: Path, family: Family) -> dict[str, Entry]:
     """The directory's tensors, without buffers that are worked out anew."""
-    found = find_tensors(directory)
-    return {name: entry for name, entry in found.items() if not name.endswith(_DROPPED)}
+    found, dropped = find_tensors(directory), (*_DROPPED, *family.hf_ignored)
+    return {name: entry for name, entry in found.items() if not name.endswith(dropped)}
 
 
 def check(

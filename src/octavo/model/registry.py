@@ -95,7 +95,7 @@ class _HfModel:
         vocab = Fields(self.config, self.origin).size("vocab_size")
         values = {**self.config, "vocab_used": hf_model.vocabulary(directory, vocab)}
         self.plan = self.family.read(Fields(values, self.origin), ())
-        self.entries = hf_model.find_weights(directory)
+        self.entries = hf_model.find_weights(directory, self.family)
 
     def open(self, spec: DecoderSpec) -> WeightSource:
         return hf_model.open_weights(self.directory, spec, self.family, self.entries)
@@ -139,7 +139,7 @@ class _GgufModel:
         self.family = find_gguf_family(meta.get("general.architecture"), str(path))
         config = gguf_model.hf_config(self.header)
         divisors = gguf_model.rope_divisors(self.header)
-        self.plan = self.family.read(Fields(config, str(path)), divisors)
+        self.plan = self.family.read(Fields(config, str(path), gguf=True), divisors)
 
     def open(self, spec: DecoderSpec) -> WeightSource:
         return gguf_model.open_weights(self.header, spec, self.family)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.model.errors import ModelError
-from octavo.model.families import llama, mistral, qwen2
+from octavo.model.families import gpt_neox, llama, mistral, qwen2
 from octavo.model.families.family import Family
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, mistral.FAMILY)
+FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, mistral.FAMILY, gpt_neox.FAMILY)
 
 
 def find_family(

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo.model.families.fields import Fields
+from octavo.model.families.shape import read_activation, read_shape
 from octavo.model.places import NameMap
 from octavo.model.rope import RopeConfig, parse_rope
 from octavo.model.spec import DecoderSpec, LayerSpec
-from octavo.ops import AttentionSpec, NormSpec
+from octavo.ops import NormSpec
 
 HF_NAMES = {
     "embed": "model.embed_tokens",
@@ -46,19 +47,6 @@ GGUF_NAMES = {
     "layers.{i}.down": "blk.{i}.ffn_down",
 }
 
-ACTIVATIONS = {
-    "silu": "silu_gated",
-    "swish": "silu_gated",
-    "gelu": "gelu_gated",
-    "gelu_new": "gelu_tanh_gated",
-    "gelu_pytorch_tanh": "gelu_tanh_gated",
-    "relu": "relu_gated",
-}
-
-MAX_LAYERS = 4096
-MAX_HEAD_DIM = 1 << 16
-"""Both far beyond any model: what exceeds them is damaged or hostile."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -75,6 +63,7 @@ class Family:
 
     `gguf_permuted`: the family's GGUF files keep q and k in the row order of interleaved rope.
     `hf_transposed`: parts of a layer whose matrices lie as (inputs, outputs) in checkpoints.
+    `hf_ignored`: how names end of buffers that old checkpoints hold and nothing needs.
     """
 
     architecture: str
@@ -85,6 +74,7 @@ class Family:
     hf_names: NameMap = field(default_factory=lambda: HF_NAMES)
     gguf_names: NameMap = field(default_factory=lambda: GGUF_NAMES)
     hf_transposed: tuple[str, ...] = ()
+    hf_ignored: tuple[str, ...] = ()
 
 
 def read_llama_like(
@@ -99,55 +89,30 @@ def read_llama_like(
 
     Raises ModelError naming the key that is missing, misshapen or unsupported.
     """
-    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    kv_heads = fields.size("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise fields.bad("num_key_value_heads", kv_heads, f"a divisor of {heads} attention heads")
-    head_dim = fields.optional_size("head_dim", MAX_HEAD_DIM)
-    if head_dim is None:
-        if hidden % heads:
-            raise fields.bad("hidden_size", hidden, f"a multiple of {heads} attention heads")
-        head_dim = hidden // heads
-        if head_dim > MAX_HEAD_DIM:
-            raise fields.bad("hidden_size", hidden, f"{MAX_HEAD_DIM} dimensions a head at most")
-    rope = _rope(fields, head_dim, divisors)
-    layers = fields.size("num_hidden_layers", limit=MAX_LAYERS)
-    activation = fields.text("hidden_act", "silu")
-    if activation not in ACTIVATIONS:
-        raise fields.bad("hidden_act", activation, f"one of {', '.join(ACTIVATIONS)}")
+    shape, rope = read_shape(fields), read_rope(fields, divisors)
     norm = NormSpec("rms", fields.number("rms_norm_eps", 1e-6))
-    vocab = fields.size("vocab_size")
-    vocab_used = fields.size("vocab_used", vocab)
+    activation = read_activation(fields, "silu", gated=True)
     intermediate = fields.size("intermediate_size")
     tied = fields.flag("tie_word_embeddings")
 
     def build(context: int) -> DecoderSpec:
-        rope_spec = rope.build(context)
-        return DecoderSpec(
-            vocab=vocab,
-            vocab_used=vocab_used,
-            hidden=hidden,
-            layers=tuple(
-                LayerSpec(
-                    attention=AttentionSpec(i, heads, kv_heads, head_dim, head_dim**-0.5),
-                    rope=rope_spec,
-                    attn_norm=norm,
-                    mlp_norm=norm,
-                    intermediate=intermediate,
-                    activation=ACTIVATIONS[activation],
-                    qkv_bias=qkv_bias,
-                    o_bias=o_bias,
-                    mlp_bias=mlp_bias,
-                )
-                for i in range(layers)
-            ),
-            final_norm=norm,
-            tied=tied,
+        layer = LayerSpec(
+            attention=shape.attention(),
+            rope=rope.build(context),
+            attn_norm=norm,
+            mlp_norm=norm,
+            intermediate=intermediate,
+            activation=activation,
+            qkv_bias=qkv_bias,
+            o_bias=o_bias,
+            mlp_bias=mlp_bias,
         )
+        return shape.decoder([layer] * shape.layers, norm, tied=tied)
 
     return Plan(build, rope.context())
 
 
-def _rope(fields: Fields, head_dim: int, divisors: tuple[float, ...]) -> RopeConfig:
+def read_rope(fields: Fields, divisors: tuple[float, ...] = ()) -> RopeConfig:
+    """The rope of all layers alike. Raises ModelError."""
     fields.size("max_position_embeddings")
-    return parse_rope(fields.values, head_dim, divisors)
+    return parse_rope(fields.common(), read_shape(fields).head_dim, divisors)

@@ -7,7 +7,7 @@ Does not know: which keys a family needs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.model.errors import ModelError
@@ -19,10 +19,29 @@ _LARGEST = 2**31 - 1
 @dataclass(frozen=True, slots=True)
 class Fields:
     """A configuration as a mapping (config.json, or GGUF metadata in its terms). `origin` names
-    the file in errors. null counts as absent, as it does in transformers."""
+    the file in errors. null counts as absent, as it does in transformers. `keys` leads from the
+    common names of keys to a family's own. `gguf`: it comes from a GGUF file."""
 
     values: Mapping[str, Any]
     origin: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    gguf: bool = False
+
+    def renamed(self, **keys: str) -> Fields:
+        """The same, in which common keys are looked up under the family's own names."""
+        return replace(self, keys=keys)
+
+    def filled(self, **defaults: Any) -> Fields:
+        """The same, with values for common keys that are absent."""
+        missing = {self.keys.get(k, k): v for k, v in defaults.items() if not self.has(k)}
+        return replace(self, values={**self.values, **missing})
+
+    def has(self, key: str) -> bool:
+        return self.values.get(self.keys.get(key, key)) is not None
+
+    def common(self) -> dict[str, Any]:
+        """All values, those of renamed keys under their common names."""
+        return {**self.values, **{k: self.values.get(own) for k, own in self.keys.items()}}
 
     def size(self, key: str, default: int | None = _REQUIRED, limit: int = _LARGEST) -> int:
         """A positive integer. `limit` bounds what is built of that size before the tensors are
@@ -33,7 +52,7 @@ class Fields:
         return value
 
     def optional_size(self, key: str, limit: int = _LARGEST) -> int | None:
-        return None if self.values.get(key) is None else self.size(key, limit=limit)
+        return self.size(key, limit=limit) if self.has(key) else None
 
     def number(self, key: str, default: float = _REQUIRED) -> float:
         """A positive number."""
@@ -55,9 +74,11 @@ class Fields:
         return value
 
     def bad(self, key: str, value: object, wanted: str) -> ModelError:
+        key = self.keys.get(key, key)
         return ModelError(f"{self.origin}: {key} is {value!r:.60}, not {wanted}", "bad_config")
 
     def _get(self, key: str, default: Any) -> Any:
+        key = self.keys.get(key, key)
         value = self.values.get(key)
         if value is not None:
             return value

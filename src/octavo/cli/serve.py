@@ -22,7 +22,7 @@ from octavo.machine import Machine, inspect, limit_thread_pools, raise_open_file
 
 logger = logging.getLogger("octavo.serve")
 
-PROMPT = "What is the capital of France?"
+PROMPT = "Why is the sky blue?"
 
 
 def serve(options: Options) -> None:
@@ -111,7 +111,8 @@ def facts(deployment: Deployment, url: str) -> list[str]:
         f"url      {url}  (OpenAI's API at {url}/v1)",
         "",
         f"  curl {url}/v1/chat/completions{authorization} -H 'Content-Type: application/json' \\",
-        f"    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"{PROMPT}\"}}]}}'",
+        f"    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"{PROMPT}\"}}], "
+        "\"temperature\": 0}'",
         "",
         "Ctrl-C drains",
     ]  # fmt: skip

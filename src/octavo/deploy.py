@@ -22,6 +22,7 @@ from octavo.engine.messages import EngineConfig
 from octavo.machine import Machine, Threads, choose_threads, inspect
 from octavo.model.info import ModelInfo
 from octavo.model.sizes import sized
+from octavo.model.tokenizer_files import require_tokenizer
 
 Progress = Callable[[str, int, int | None], None]
 """Called while a model is fetched: (what, bytes done, bytes in all or None)."""
@@ -118,6 +119,7 @@ def prepare(
     machine = machine or inspect()
     threads = threads_for(options, machine)
     model = model or find_model(options, progress)
+    require_tokenizer(model)
     memory = plan(options, model, machine)
     names = options.served_model_name or (model_name(options.model, model),)
     derived = with_threads(options, machine)

@@ -171,7 +171,7 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(tmp_pat
     with pytest.raises(ModelError) as caught:
         inspect(path)
     assert caught.value.code == "pickled_weights"
-    assert "save_pretrained" in caught.value.hint and str(path) in caught.value.hint
+    assert "save_file" in caught.value.hint and str(path) in caught.value.hint
 
 
 def test_no_weights_at_all(tmp_path: Path) -> None:

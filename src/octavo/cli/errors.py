@@ -90,6 +90,11 @@ def _of_parts(error: BaseException) -> CliError | None:
 
 
 def _of_the_system(error: BaseException) -> CliError | None:
+    if isinstance(error, ImportError):
+        return CliError(
+            f"a part of octavo, or of what it needs, cannot be imported: {error}",
+            "install octavo again; --log-level debug shows where it fails",
+        )
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENOSPC:

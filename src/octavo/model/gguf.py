@@ -10,6 +10,7 @@ Format: github.com/ggml-org/ggml, docs/gguf.md.
 
 from __future__ import annotations
 
+import difflib
 import mmap
 import re
 import struct
@@ -47,8 +48,29 @@ BLOCK_SIZES: dict[int, tuple[str, int, int]] = {
     34: ("TQ1_0", 256, 54),
     35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
 }
 """Tensor type id -> (name, weights in a block, bytes of a block)."""
+
+_OTHER_TYPES = {
+    4: "Q4_2",
+    5: "Q4_3",
+    9: "Q8_1",
+    15: "Q8_K",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+    41: "Q1_0",
+}
+"""Types that exist, or did, and that no weight can be read from: for naming them."""
 
 _SCALARS = {
     0: "B",
@@ -157,6 +179,20 @@ def _bad(path: str | Path, what: str) -> ModelError:
     )
 
 
+def _unknown_type(path: str, name: str, kind: int) -> ModelError:
+    known = [label for label, _, _ in BLOCK_SIZES.values()]
+    label = _OTHER_TYPES.get(kind)
+    near = difflib.get_close_matches(label, known, n=1, cutoff=0.5) if label else []
+    nearest = f"The nearest is {near[0]}. " if near else ""
+    called = f"{kind} ({label})" if label else f"{kind}, newer than this version knows"
+    return ModelError(
+        f"{path}: tensor {name!r} has type {called}, which is not supported "
+        f"(supported: {', '.join(known)})",
+        "unsupported_tensor_type",
+        f"{nearest}Use a file quantised to one of these types, e.g. Q4_K_M or Q8_0.",
+    )
+
+
 def _read_file(path: Path) -> Header:
     try:
         size = path.stat().st_size
@@ -229,13 +265,7 @@ class _Reader:
         alignment: int,
     ) -> TensorEntry:
         if kind not in BLOCK_SIZES:
-            known = ", ".join(label for label, _, _ in BLOCK_SIZES.values())
-            raise ModelError(
-                f"{self.path}: tensor {name!r} has type {kind}, which is not supported "
-                f"(supported: {known})",
-                "unsupported_tensor_type",
-                "Use a file quantised to one of these types.",
-            )
+            raise _unknown_type(self.path, name, kind)
         label, block, block_bytes = BLOCK_SIZES[kind]
         if min(shape) < 1:
             raise _bad(self.path, f"tensor {name!r} has shape {shape}")

@@ -60,4 +60,12 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = field(default_factory=dict)
     tokenizer_files: tuple[str, ...] = ()
+    file_bytes: int = 0
+    """Of the weights' files."""
+    vocab_used: int = 0
+    """Rows of the embedding that have a token; the others are never sampled."""
+    tied: bool = False
+    """The embedding serves as the head too."""
+    rope: str = ""
+    """The kind of rope scaling and its factor, e.g. "yarn, factor 4"; empty: none."""
     packs: tuple[Pack, ...] = ()

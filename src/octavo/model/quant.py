@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.model.errors import ModelError
+
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
@@ -38,6 +40,12 @@ def _foreign(kind: str) -> Callable[[Bytes, Floats], None]:
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize as whole
 
+    if kind not in GGMLQuantizationType.__members__:
+        raise ModelError(
+            f"the installed gguf package does not know the tensor type {kind}",
+            "unsupported_tensor_type",
+            "Update it: pip install --upgrade gguf",
+        )
     number: Any = GGMLQuantizationType[kind]
 
     def unpack(source: Bytes, out: Floats) -> None:

@@ -19,6 +19,8 @@ from octavo.model.families.fields import Fields
 from octavo.model.generation import from_generation_config, from_gguf, token_ids, union
 from octavo.model.gguf import Header, read_header, split_parts
 from octavo.model.info import LOGIT_ROWS, ModelInfo
+from octavo.model.pickled import is_pickled, refuse
+from octavo.model.rope_words import rope_words
 from octavo.model.safetensors import load_json
 from octavo.model.spec import DecoderSpec, WeightSource
 from octavo.model.weights import expected_shapes, packs
@@ -77,6 +79,14 @@ def _look(path: Path) -> _HfModel | _GgufModel:
             return _GgufModel(ggufs[0])
         return _HfModel(path)
     if path.is_file():
+        if path.suffix == ".safetensors":
+            raise ModelError(
+                f"{path}: one file of a model, whose config.json and tokenizer are needed too",
+                "missing_file",
+                f"Give the directory: {path.parent}",
+            )
+        if path.suffix != ".gguf" and is_pickled(path):
+            raise refuse(path, [path])
         return _GgufModel(path)
     raise ModelError(
         f"{path}: no such file or directory",
@@ -124,6 +134,8 @@ class _HfModel:
             eos_token_ids=union(ends, spec.vocab),
             generation=from_generation_config(generation, "generation_config.json"),
             tokenizer_files=hf_model.tokenizer_files(self.directory),
+            file_bytes=_bytes_of({entry.path for entry in self.entries.values()}),
+            rope=rope_words(self.config),
         )
 
     def _generation(self) -> dict[str, Any]:
@@ -140,6 +152,7 @@ class _GgufModel:
         config = gguf_model.hf_config(self.header)
         divisors = gguf_model.rope_divisors(self.header)
         self.plan = self.family.read(Fields(config, str(path), gguf=True), divisors)
+        self.rope = rope_words(config, divisors)
 
     def open(self, spec: DecoderSpec) -> WeightSource:
         return gguf_model.open_weights(self.header, spec, self.family)
@@ -162,6 +175,8 @@ class _GgufModel:
             eos_token_ids=union([gguf_model.end_tokens(meta)], spec.vocab),
             generation=from_gguf(meta, str(self.path)),
             tokenizer_files=(str(self.path),),
+            file_bytes=_bytes_of({Path(entry.path) for entry in self.header.tensors.values()}),
+            rope=self.rope,
         )
 
 
@@ -191,5 +206,11 @@ def _info(
         kv_bytes_per_token=FLOAT_BYTES * 2 * kv_width * len(spec.layers),
         workspace_bytes_per_token=FLOAT_BYTES * workspace,
         workspace_bytes=FLOAT_BYTES * LOGIT_ROWS * spec.vocab,
+        vocab_used=spec.vocab_used,
+        tied=spec.tied,
         **facts,
     )
+
+
+def _bytes_of(files: set[Path]) -> int:
+    return sum(file.stat().st_size for file in files)

@@ -20,6 +20,7 @@ import numpy as np
 
 from octavo.model.errors import ModelError
 from octavo.model.mapped import MappedFiles
+from octavo.model.pickled import pickled_files, refuse
 from octavo.ops import RawWeight
 
 DTYPES = {"F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2")}
@@ -60,16 +61,8 @@ def find_tensors(directory: Path) -> dict[str, Entry]:
             "missing_file",
             f"Incomplete download? Fetch {_INDEX} too.",
         )
-    pickled = sorted(p.name for p in (*directory.glob("*.bin"), *directory.glob("*.pt*")))
-    if pickled:
-        raise ModelError(
-            f"{directory}: the weights are pickled ({', '.join(pickled[:3])}), which can run code",
-            "pickled_weights",
-            "Convert them where they are trusted, with torch and transformers installed: python -c "
-            '"import sys; from transformers import AutoModelForCausalLM as M; '
-            'M.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])" '
-            f"{directory} NEW_DIRECTORY",
-        )
+    if pickled := pickled_files(directory):
+        raise refuse(directory, pickled)
     raise ModelError(
         f"{directory}: no weights: neither {_SINGLE} nor {_INDEX} is there",
         "missing_file",

@@ -1,6 +1,7 @@
 """The families of models that are supported, and the table that leads to them.
 
-Owns: the table; `find_family`, the one place that says "not supported".
+Owns: the table; `find_family`, the one place that says "not supported" (in
+the words of `unsupported`).
 Does not know: files and tensors (registry, weights, gguf_model).
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 from octavo.model.errors import ModelError
 from octavo.model.families import gpt_neox, llama, mistral, qwen2
 from octavo.model.families.family import Family
+from octavo.model.families.unsupported import unsupported
 
 FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, mistral.FAMILY, gpt_neox.FAMILY)
 
@@ -37,7 +39,8 @@ def find_family(
             if kind == family.model_type:
                 return family
     found = f"architectures {names}" if names else "no architectures"
-    raise _unsupported(origin, f"{found} and model_type {kind!r}", families)
+    named = [*names, *([kind] if isinstance(kind, str) else [])]
+    raise unsupported(origin, f"{found} and model_type {kind!r}", named, families, config)
 
 
 def find_gguf_family(
@@ -47,15 +50,5 @@ def find_gguf_family(
     for family in families:
         if family.gguf_architecture is not None and architecture == family.gguf_architecture:
             return family
-    raise _unsupported(origin, f"general.architecture {architecture!r}", families)
-
-
-def _unsupported(origin: str, found: str, families: Sequence[Family]) -> ModelError:
-    names = ", ".join(family.architecture for family in families)
-    return ModelError(
-        f"{origin}: this model's architecture is not supported: found {found}",
-        "unsupported_architecture",
-        f"Supported are {names} (in GGUF: "
-        f"{', '.join(f.gguf_architecture for f in families if f.gguf_architecture)}). "
-        "Choose such a model, or a newer version of Octavo.",
-    )
+    named = [architecture] if isinstance(architecture, str) else []
+    raise unsupported(origin, f"general.architecture {architecture!r}", named, families)

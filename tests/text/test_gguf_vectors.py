@@ -96,7 +96,7 @@ def test_missing_pre_tokenizer_is_not_guessed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.model": "t5"}, "'t5'.*not supported"),
+        ({"tokenizer.ggml.model": "rwkv"}, "'rwkv'.*not supported.*'t5'"),
         ({"tokenizer.ggml.model": None}, "no tokenizer"),
         ({"tokenizer.ggml.tokens": ["a", "b", "a"]}, "'a' twice"),
         ({"tokenizer.ggml.token_type": [1]}, "token_type must have 3 items.*1 items"),

@@ -1,7 +1,7 @@
 """Builds a tokenizer from the metadata of a GGUF file.
 
-Owns: the `tokenizer.*` keys of GGUF, and how byte-level BPE and SentencePiece BPE are rebuilt from
-them with the `tokenizers` library.
+Owns: the `tokenizer.*` keys of GGUF, and how byte-level BPE, SentencePiece BPE and SentencePiece
+unigram are rebuilt from them with the `tokenizers` library.
 Does not know: the file (model.gguf reads it), or pre-tokenizers' expressions (pretokenizers).
 
 Key names: github.com/ggml-org/ggml, docs/gguf.md. Merges from scores: the method of transformers'
@@ -18,6 +18,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers
 
 from octavo.text.errors import TokenizerError
+from octavo.text.gguf_keys import Keys
+from octavo.text.gguf_unigram import unigram
 from octavo.text.pretokenizers import pre_tokenizer
 from octavo.text.tokenizer import Tokenizer
 
@@ -40,7 +42,7 @@ def from_gguf_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
 
     Raises TokenizerError where the kind of tokenizer is not supported or the keys do not agree.
     """
-    ggml = _Keys(metadata)
+    ggml = Keys(metadata)
     kind = ggml.text("model")
     tokens = _tokens(ggml)
     types = ggml.list_of("token_type", len(tokens), default=1)
@@ -56,54 +58,21 @@ def from_gguf_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     elif kind == "llama":
         backend = _sentencepiece(ggml, tokens, types)
         add_bos = True
+    elif kind == "t5":
+        backend = unigram(ggml, tokens, types)
+        add_bos = False
     else:
         raise TokenizerError(
             f"the GGUF file's tokenizer {kind!r} (tokenizer.ggml.model) is not supported; "
-            "supported are 'gpt2' (byte-level BPE) and 'llama' (SentencePiece BPE). "
+            "supported are 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE) and 't5' "
+            "(SentencePiece unigram). "
             "A directory with tokenizer.json works instead"
         )
     _add_tokens(backend, tokens, types, strips_right=_strips_right(metadata))
     return _finish(ggml, metadata, backend, tokens, types, add_bos)
 
 
-class _Keys:
-    """Typed access to the `tokenizer.ggml.*` keys."""
-
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._metadata = metadata
-
-    def optional_text(self, key: str) -> str | None:
-        value = self._metadata.get(f"tokenizer.ggml.{key}")
-        return value if isinstance(value, str) else None
-
-    def text(self, key: str) -> str:
-        value = self.optional_text(key)
-        if value is None:
-            raise TokenizerError(f"the GGUF file has no tokenizer: tokenizer.ggml.{key} is missing")
-        return value
-
-    def list_of(self, key: str, size: int | None, default: Any = None) -> list[Any]:
-        """A list of `size` items (None: any); if the key is missing, `default` repeated."""
-        value = self._metadata.get(f"tokenizer.ggml.{key}")
-        if value is None and default is not None and size is not None:
-            return [default] * size
-        if not isinstance(value, list) or (size is not None and len(value) != size):
-            found = f"{len(value)} items" if isinstance(value, list) else repr(value)[:40]
-            wanted = "a list" if size is None else f"{size} items, one a token"
-            raise TokenizerError(f"tokenizer.ggml.{key} must have {wanted}; it has {found}")
-        return value
-
-    def id(self, key: str, size: int) -> int | None:
-        """A token id, or None if the key is missing or not an id of this vocabulary."""
-        value = self._metadata.get(f"tokenizer.ggml.{key}")
-        return value if isinstance(value, int) and 0 <= value < size else None
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._metadata.get(f"tokenizer.ggml.{key}")
-        return value if isinstance(value, bool) else default
-
-
-def _tokens(ggml: _Keys) -> list[str]:
+def _tokens(ggml: Keys) -> list[str]:
     tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(ggml.list_of("tokens", None))]
     if len(set(tokens)) != len(tokens):
         twice, _ = Counter(tokens).most_common(1)[0]
@@ -111,7 +80,7 @@ def _tokens(ggml: _Keys) -> list[str]:
     return tokens
 
 
-def _byte_level(ggml: _Keys, tokens: Sequence[str], whole_words: bool) -> tokenizers.Tokenizer:
+def _byte_level(ggml: Keys, tokens: Sequence[str], whole_words: bool) -> tokenizers.Tokenizer:
     merges = []
     for merge in ggml.list_of("merges", None):
         # A piece may be a space itself only as an added token, but it may begin with one.
@@ -124,9 +93,7 @@ def _byte_level(ggml: _Keys, tokens: Sequence[str], whole_words: bool) -> tokeni
     return backend
 
 
-def _sentencepiece(
-    ggml: _Keys, tokens: Sequence[str], types: Sequence[int]
-) -> tokenizers.Tokenizer:
+def _sentencepiece(ggml: Keys, tokens: Sequence[str], types: Sequence[int]) -> tokenizers.Tokenizer:
     scores = ggml.list_of("scores", len(tokens))
     unknown = next((t for t, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
     backend = _bpe(
@@ -204,7 +171,7 @@ def _add_tokens(
 
 
 def _finish(
-    ggml: _Keys,
+    ggml: Keys,
     metadata: Mapping[str, Any],
     backend: tokenizers.Tokenizer,
     tokens: Sequence[str],

@@ -27,6 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "octavo.ops": ("octavo.ops",),
     "octavo.config": ("octavo.config",),
     "octavo.numa": (),
+    "octavo.progress": (),
     "octavo.machine": ("octavo.numa",),
     "octavo.text": ("octavo.text", *CORE_DATA, "octavo.model.info"),
     "octavo.model": (
@@ -54,6 +55,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "octavo.frontend",
         "octavo.machine",
         "octavo.model",
+        "octavo.progress",
         "octavo.text",
     ),
     "octavo.sim": ("octavo.sim", "octavo.engine", "octavo.core"),

@@ -7,15 +7,16 @@ Does not know: what the commands do.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from octavo.cli.errors import CliError
 from octavo.core.memory import MemoryPlan, show_ledger
+from octavo.progress import ByteProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
 
 def make_console() -> Console:
@@ -53,20 +54,23 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
 class Steps:
     """Numbered progress: "2/5 Planning memory", with a bar while bytes are on their way.
 
-    Use as a context manager; `begin` ends the step before. Where standard error is no terminal the
-    bar is left out.
+    Use as a context manager; `begin` ends the step before. Where standard error is no terminal a
+    line now and then stands for the bar. `quiet` prints nothing but warnings; those lines then go
+    to `say`, if there is one.
     """
 
-    def __init__(self, total: int, quiet: bool = False) -> None:
+    def __init__(
+        self, total: int, quiet: bool = False, say: Callable[[str], None] | None = None
+    ) -> None:
         self.console = make_console()
         self._total = total
         self._quiet = quiet
         self._number = 0
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        lines = say if quiet else lambda line: self.say(f"      {line}")
+        self._bytes = ByteProgress(self.console, lines, bar=not quiet)
 
     def begin(self, text: str) -> None:
-        self._end_bar()
+        self._bytes.close()
         self._number += 1
         self.say(f"[{self._number}/{self._total}] {text}")
 
@@ -79,34 +83,7 @@ class Steps:
 
     def progress(self, what: str, done: int, total: int | None) -> None:
         """`done` of `total` bytes (None: not known) of `what`."""
-        if self._quiet or not self.console.is_terminal:
-            return
-        if self._bar is None:
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TextColumn,
-                TransferSpeedColumn,
-            )
-
-            self._bar = Progress(
-                TextColumn("      {task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                console=self.console,
-                transient=True,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(what, total=total)
-        assert self._task is not None
-        self._bar.update(self._task, description=what, completed=done, total=total)
-
-    def _end_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = self._task = None
+        self._bytes.update(what, done, total)
 
     def __enter__(self) -> Steps:
         return self
@@ -117,7 +94,7 @@ class Steps:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end_bar()
+        self._bytes.close()
 
 
 def write(text: str) -> None:

@@ -67,7 +67,11 @@ class Talker:
             model = find_model(options, steps.progress)
             steps.begin("Loading the weights")
             given = {name: getattr(options, name) for name in options.sources if name != "model"}
-            self._engine = LLMEngine(options.model, **given)
+            self._engine = LLMEngine(
+                options.model,
+                loading=lambda done, total: steps.progress("Packing weights", done, total),
+                **given,
+            )
         self._params = ask.params(generation_defaults(options, model))
         self._turn = 0
 

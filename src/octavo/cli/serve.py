@@ -42,7 +42,8 @@ def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
     keys = load_keys(options.api_key, options.api_key_file)
     check_exposure(options.host, keys, options.allow_public)
     # With JSON logs the output is for programs: the log lines say what there is to say.
-    with Steps(5, quiet=options.log_format == "json") as steps:
+    quiet = options.log_format == "json"
+    with Steps(5, quiet=quiet, say=logger.info if quiet else None) as steps:
         steps.begin(f"Taking port {options.port} on {options.host}")
         with _listen(options) as bound:
             steps.begin(f"Finding the model {options.model}")
@@ -69,6 +70,7 @@ def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
                 bound=bound,
                 started=started,
                 spawn=spawn,
+                loading=lambda done, total: steps.progress("Packing weights", done, total),
             )
 
 

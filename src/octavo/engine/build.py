@@ -8,6 +8,7 @@ Does not know: what the loader does, or whether the engine lives in a process of
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -19,19 +20,23 @@ from octavo.engine.errors import EngineFatal
 from octavo.engine.messages import EngineConfig
 from octavo.engine.recorder import Recorder
 
+Progress = Callable[[int, int], None]
+"""Called with (bytes of weights loaded, bytes in all)."""
 
-def load(config: EngineConfig) -> Loaded:
-    """Calls the loader `config.executor` ("module:function"). Raises what it raises."""
+
+def load(config: EngineConfig, progress: Progress | None = None) -> Loaded:
+    """Calls the loader `config.executor` ("module:function"), which takes the config and, if it can
+    tell how far it is, `progress`. Raises what it raises."""
     module, _, name = config.executor.partition(":")
     try:
-        loader = cast(
-            Callable[[EngineConfig], Loaded], getattr(importlib.import_module(module), name)
-        )
+        loader = cast(Callable[..., Loaded], getattr(importlib.import_module(module), name))
     except (ImportError, AttributeError) as error:
         raise EngineFatal(
             f"the executor {config.executor!r} cannot be imported: {error}",
             "executor_import_failed",
         ) from error
+    if progress is not None and "progress" in inspect.signature(loader).parameters:
+        return loader(config, progress=progress)
     return loader(config)
 
 
@@ -40,9 +45,10 @@ def build_engine_core(
     *,
     recorder: Recorder | None = None,
     mark: Callable[[Sequence[str]], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[EngineCore, Loaded]:
     """Loads the model, runs the executor's warm-up steps and returns an engine that is ready."""
-    loaded = load(config)
+    loaded = load(config, progress)
     warm_up = getattr(loaded.executor, "warm_up", None)
     if warm_up is not None:
         warm_up()

@@ -31,6 +31,7 @@ from octavo.engine.messages import (
     Control,
     EngineConfig,
     EngineStats,
+    Loading,
     Ready,
     Reply,
     ToClient,
@@ -53,7 +54,8 @@ class AsyncEngine:
     `watchdog_timeout`: with work present and no frame for so many seconds the engine counts as
     stuck; after as long again it is killed and replaced. `restarts` in `restart_window` seconds
     is the budget. `crash_dir`: where crash reports (JSON, without content) go. `max_buffered`: see
-    RequestBook. `spawn` makes the process; tests put their own there.
+    RequestBook. `spawn` makes the process; tests put their own there. `loading` is called with
+    (bytes, bytes in all) while the first process loads its weights.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class AsyncEngine:
         crash_dir: Path | None = None,
         max_buffered: int = 1 << 18,
         spawn: Callable[[], EngineProcess] = EngineProcess,
+        loading: Callable[[int, int], None] | None = None,
     ) -> None:
         self.config = config
         self.info: dict[str, Any] = {}
@@ -78,6 +81,7 @@ class AsyncEngine:
         self._budget = RestartBudget(restarts, restart_window)
         self._crash_dir = crash_dir
         self._spawn = spawn
+        self._loading = loading
         self._state = EngineState.LOADING
         self._reason = "the model is being loaded"
         self._draining = False
@@ -210,6 +214,8 @@ class AsyncEngine:
             self._book.deliver(message)
         elif isinstance(message, EngineStats):
             self._totals.update(message)
+        elif isinstance(message, Loading):
+            self._load_progressed(message)
         elif isinstance(message, Reply):
             future = self._replies.get(message.id)
             if future is not None and not future.done():
@@ -217,6 +223,14 @@ class AsyncEngine:
                     future.set_result(message.result)
                 else:
                     future.set_exception(EngineUnavailable(message.error))
+
+    def _load_progressed(self, message: Loading) -> None:
+        if self._state is not EngineState.LOADING:
+            return  # a restart: its reason is told instead
+        share = message.done / message.total if message.total else 1.0
+        self._reason = f"the model is being loaded ({share:.0%} of its weights)"
+        if self._loading is not None:
+            self._loading(message.done, message.total)
 
     # Crashes and restarts
 

@@ -4,7 +4,7 @@ Owns: the message types and their encoding.
 Does not know: sockets (channel), processes (process, client) or scheduling.
 
 Client to engine: Start (once), Submit, Abort, Control.
-Engine to client: Ready (once), Tokens (one a step), Stats, Reply, Fatal.
+Engine to client: Loading (now and then), Ready (once), Tokens (one a step), Stats, Reply, Fatal.
 """
 
 from __future__ import annotations
@@ -68,6 +68,13 @@ class Control(msgspec.Struct, tag="control"):
     id: int
     op: str
     args: dict[str, Any] = {}
+
+
+class Loading(msgspec.Struct, tag="loading"):
+    """How far it is: `done` of `total` bytes of weights."""
+
+    done: int
+    total: int
 
 
 class Ready(msgspec.Struct, tag="ready"):
@@ -142,7 +149,7 @@ class Fatal(msgspec.Struct, tag="fatal"):
 
 
 ToEngine = Start | Submit | Abort | Control
-ToClient = Ready | Tokens | EngineStats | Reply | Fatal
+ToClient = Loading | Ready | Tokens | EngineStats | Reply | Fatal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -3,7 +3,8 @@
 Owns: the life of the process: signals, loading, the loop over frames and steps, its last words.
 Does not know: who is at the other end, or what happens in a step (engine_core).
 
-    Start --> load, warm up --> Ready --> [ frames in | step | one Tokens frame out ]* --> EOF: exit
+    Start --> load (Loading ...), warm up --> Ready
+          --> [ frames in | step | one Tokens frame out ]* --> EOF: exit
 
 Exit codes: 0 when the client has gone or asked for it, 1 after a Fatal frame.
 """
@@ -34,6 +35,7 @@ from octavo.engine.messages import (
     EngineConfig,
     EngineStats,
     Fatal,
+    Loading,
     Ready,
     Refusal,
     Reply,
@@ -215,8 +217,12 @@ def _serve(channel: BlockingChannel, memory: StepMemory, config: EngineConfig) -
         node = numa.stay_on_one_node(config.threads, numa.nodes())
         if node is not None:
             log.info("threads and memory stay on one NUMA node, of %d processors", len(node))
+        # One thread sends at a time: while others pack and report, this one waits for them.
         core, loaded = build_engine_core(
-            config, recorder=Recorder(memory.ring), mark=memory.write_ids
+            config,
+            recorder=Recorder(memory.ring),
+            mark=memory.write_ids,
+            progress=lambda done, total: channel.send(encode(Loading(done, total))),
         )
         info = {
             **loaded.describe(),

@@ -17,7 +17,8 @@ from octavo.model.executor import ModelExecutor
 from octavo.model.fingerprint import fingerprint
 from octavo.model.info import ModelInfo
 from octavo.model.kv_cache import TILE_KEYS, bytes_per_block, cache_layout
-from octavo.model.registry import open_model
+from octavo.model.metered import Metered, Progress
+from octavo.model.registry import OpenedModel, open_model
 from octavo.model.sizes import KV_DTYPES, kv_dtype
 from octavo.ops import Ops
 from octavo.ops.packing import DTYPES
@@ -67,10 +68,15 @@ class Loaded:
         return {"fingerprint": self.fingerprint, **self.notes}
 
 
-def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded:
+def load(
+    config: LoadConfig,
+    wrap: Callable[[Ops], Ops] | None = None,
+    progress: Progress | None = None,
+) -> Loaded:
     """Opens `config.model` (a path) and packs it. Raises ModelError with a code and a hint.
 
-    `wrap` puts something of the caller's around the backend, e.g. a clock.
+    `wrap` puts something of the caller's around the backend, e.g. a clock. `progress` is called
+    with the bytes packed and the bytes in all, from any of the threads that pack.
     """
     ops = _choose_ops(config)
     if wrap is not None:
@@ -85,7 +91,7 @@ def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded
             dtype=config.dtype,
             kv_dtype=cached,
         )
-        decoder = Decoder(opened.spec, opened.source, ops, config.threads)
+        decoder = _pack(opened, ops, config.threads, progress)
     finally:
         opened.source.close()
     executor = ModelExecutor(
@@ -109,6 +115,15 @@ def load(config: LoadConfig, wrap: Callable[[Ops], Ops] | None = None) -> Loaded
         "threads": config.threads,
     }
     return Loaded(executor, opened.info, print_of, notes)
+
+
+def _pack(opened: OpenedModel, ops: Ops, threads: int, progress: Progress | None) -> Decoder:
+    if progress is None:
+        return Decoder(opened.spec, opened.source, ops, threads)
+    metered = Metered(opened.source, opened.info.file_bytes, progress)
+    decoder = Decoder(opened.spec, metered, ops, threads)
+    metered.finish()
+    return decoder
 
 
 def _choose_ops(config: LoadConfig) -> Ops:

@@ -13,6 +13,7 @@ from typing import Any
 from octavo.core.params import ParamError, SamplingParams
 from octavo.offline.llm_engine import LLMEngine
 from octavo.offline.outputs import RequestOutput
+from octavo.progress import ByteProgress
 from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -26,11 +27,17 @@ class LLM:
         for output in llm.generate(["The sky is", "2 + 2 ="], SamplingParams(max_tokens=16)):
             print(output.outputs[0].text)
 
-    `options` as for `LLMEngine`.
+    `progress` shows a bar while weights are packed, where standard error is a terminal. `options`
+    as for `LLMEngine`.
     """
 
-    def __init__(self, model: str, **options: object) -> None:
-        self.engine = LLMEngine(model, **options)
+    def __init__(self, model: str, *, progress: bool = True, **options: object) -> None:
+        with ByteProgress() as bar:
+
+            def loading(done: int, total: int) -> None:
+                bar.update("Packing weights", done, total)
+
+            self.engine = LLMEngine(model, loading=loading if progress else None, **options)
         self._requests = 0
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from octavo.core.params import ParamError, SamplingParams
 from octavo.core.request import Output, Submission
-from octavo.engine.build import build_engine_core
+from octavo.engine.build import Progress, build_engine_core
 from octavo.offline.outputs import Collector, RequestOutput
 from octavo.offline.prepare import Prepared, prepare
 
@@ -26,14 +26,15 @@ class LLMEngine:
         while engine.has_unfinished_requests():
             for output in engine.step(): ...
 
-    Raises what cannot be loaded or does not fit (ModelError, PlanError, ConfigError).
+    `loading` is called with (bytes, bytes in all) while weights are packed, from the threads that
+    pack. Raises what cannot be loaded or does not fit (ModelError, PlanError, ConfigError).
     """
 
-    def __init__(self, model: str, **options: object) -> None:
+    def __init__(self, model: str, *, loading: Progress | None = None, **options: object) -> None:
         self.prepared: Prepared = prepare(model, options)
         self.tokenizer = self.prepared.tokenizer
         self.config = self.prepared.config
-        self._core, self._loaded = build_engine_core(self.config)
+        self._core, self._loaded = build_engine_core(self.config, progress=loading)
         self._collectors: dict[str, Collector] = {}
         self._early: list[Output] = []
         """Outputs that came with an abort: they may be of any request."""

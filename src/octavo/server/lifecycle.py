@@ -104,12 +104,13 @@ def run_server(
     bound: socket.socket | None = None,
     started: Started | None = None,
     spawn: Callable[[], EngineProcess] = EngineProcess,
+    loading: Callable[[int, int], None] | None = None,
 ) -> int:
     """Serve until a signal or a failure; returns the exit code.
 
     `engine` and `generation` are what was planned (`deploy.Deployment`). `bound` is a socket from
     `bind`; without one it is made here. `started` is called with the URL once requests are served;
-    `spawn` makes engine processes.
+    `spawn` makes engine processes; `loading` is told how many bytes of the weights are packed.
     Raises PublicAddressError, KeyFileError, PortInUse, TokenizerError, ChatError for what can be
     known before anything is loaded, and EngineStartError.
     """
@@ -120,7 +121,7 @@ def run_server(
         listening.listen(BACKLOG)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(
-                _serve(options, model, engine, generation, keys, listening, started, spawn)
+                _serve(options, model, engine, generation, keys, listening, started, spawn, loading)
             )
 
 
@@ -133,12 +134,14 @@ async def _serve(
     listening: socket.socket,
     started: Started | None,
     spawn: Callable[[], EngineProcess],
+    loading: Callable[[int, int], None] | None,
 ) -> int:
     engine = AsyncEngine(
         engine_config,
         watchdog_timeout=options.watchdog_timeout,
         crash_dir=Path(options.crash_dir) if options.crash_dir else None,
         spawn=spawn,
+        loading=loading,
     )
     starting = asyncio.create_task(engine.start(), name="engine start")
     await asyncio.sleep(0)  # the process is there now, and loads while the tokenizer is read here

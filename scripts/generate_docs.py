@@ -1,4 +1,4 @@
-"""Writes the references that are made from the code: docs/cli.md and docs/metrics.md.
+"""Writes the references that are made from the code: cli.md, metrics.md and models.md in docs/.
 
 Run by `make docs`. A test compares the files with what this would write, so that they never drift.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from octavo.cli import models
 from octavo.cli.app import build
 from octavo.cli.flags import flags_of
 from octavo.config import table
@@ -22,7 +23,7 @@ NOTE = "<!-- Written by `make docs`; edit the code instead. -->"
 
 def pages() -> dict[str, str]:
     """File name in docs/ -> its text."""
-    return {"cli.md": cli_page(), "metrics.md": metrics_page()}
+    return {"cli.md": cli_page(), "metrics.md": metrics_page(), "models.md": models_page()}
 
 
 def cli_page() -> str:
@@ -64,6 +65,10 @@ def metrics_page() -> str:
     ]
     lines += [f"| `{name}` | {kind} | {help} |" for name, kind, help in metric_reference()]
     return "\n".join(lines) + "\n"
+
+
+def models_page() -> str:
+    return f"{NOTE}\n\n{models.page()}"
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

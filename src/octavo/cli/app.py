@@ -74,9 +74,16 @@ def pull(options: Options) -> None:
     pull(options)
 
 
+def models(json: Json = False) -> None:
+    """Print the kinds of models that load: architectures, formats, contexts."""
+    from octavo.cli.models import models
+
+    models(json)
+
+
 @with_options(MODEL, ENGINE, MEMORY, "log_level")
 def check(options: Options, json: Json = False) -> None:
-    """Say whether a model is supported and fits, and its longest context."""
+    """Explain whether and how a model will run on this machine."""
     from octavo.cli.check import check
 
     check(options, json)
@@ -120,7 +127,7 @@ def build(rich_help: bool = True) -> Any:
     mode: Literal["rich"] | None = "rich" if rich_help else None
     app = typer.Typer(rich_markup_mode=mode, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_root)
-    for command in (serve, run, chat, pull, check):
+    for command in (serve, run, chat, pull, models, check):
         app.command()(command)
     app.add_typer(build_bench(mode), name="bench")
     config = typer.Typer(help="Look at the configuration.")

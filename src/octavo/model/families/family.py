@@ -64,6 +64,7 @@ class Family:
     `gguf_permuted`: the family's GGUF files keep q and k in the row order of interleaved rope.
     `hf_transposed`: parts of a layer whose matrices lie as (inputs, outputs) in checkpoints.
     `hf_ignored`: how names end of buffers that old checkpoints hold and nothing needs.
+    For people: `summary` says what is special about it, `context` how long sequences may be.
     """
 
     architecture: str
@@ -75,6 +76,8 @@ class Family:
     gguf_names: NameMap = field(default_factory=lambda: GGUF_NAMES)
     hf_transposed: tuple[str, ...] = ()
     hf_ignored: tuple[str, ...] = ()
+    summary: str = ""
+    context: str = "the model's own"
 
 
 def read_llama_like(

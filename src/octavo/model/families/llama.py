@@ -17,4 +17,12 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     )
 
 
-FAMILY = Family("LlamaForCausalLM", "llama", "llama", read, gguf_permuted=True)
+FAMILY = Family(
+    "LlamaForCausalLM",
+    "llama",
+    "llama",
+    read,
+    gguf_permuted=True,
+    summary="LLaMA 1 to 3.3, SmolLM2 and others of its shape: rotary positions (linear, dynamic, "
+    "YaRN, llama3, longrope), grouped-query attention, gated MLP, optional biases",
+)

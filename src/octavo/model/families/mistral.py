@@ -23,4 +23,12 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     return Plan(plan.build, min(plan.max_position, window or plan.max_position))
 
 
-FAMILY = Family("MistralForCausalLM", "mistral", None, read)
+FAMILY = Family(
+    "MistralForCausalLM",
+    "mistral",
+    None,
+    read,
+    summary="Mistral: LLaMA without biases; a sliding window bounds the context (in GGUF it is "
+    "called llama)",
+    context="the model's own, at most its sliding window",
+)

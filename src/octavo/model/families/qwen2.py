@@ -23,4 +23,10 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     return read_llama_like(fields, divisors, qkv_bias=True)
 
 
-FAMILY = Family("Qwen2ForCausalLM", "qwen2", "qwen2", read)
+FAMILY = Family(
+    "Qwen2ForCausalLM",
+    "qwen2",
+    "qwen2",
+    read,
+    summary="Qwen2 and Qwen2.5: LLaMA with biases on q, k and v; full attention only",
+)

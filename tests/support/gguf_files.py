@@ -57,13 +57,16 @@ def convert(
     metadata: Mapping[str, Any] | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
     tokens: int | None = None,
+    raw: Mapping[str, tuple[np.ndarray, Type]] | None = None,
+    **options: Any,
 ) -> Path:
     """A checkpoint as GGUF: matrices in `types` (by GGUF name) or `default`, vectors in F32.
 
-    `metadata` adds or (None) removes keys; `extra` adds tensors; `tokens` adds a vocabulary.
+    `metadata` adds or (None) removes keys; `extra` adds tensors; `tokens` adds a vocabulary; `raw`
+    gives tensors' blocks as they shall stand in the file. `options` are GGUFWriter's.
     """
     arch = config["model_type"]
-    writer = gguf.GGUFWriter(path, arch)
+    writer = gguf.GGUFWriter(path, arch, **options)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     fields: dict[str, Any] = {
         f"{arch}.block_count": config["num_hidden_layers"],
@@ -88,6 +91,11 @@ def convert(
         if value is not None:
             _add(writer, key, value)
     for name, values in tensors.items():
+        if raw and gguf_name(name) in raw:
+            blocks, kind = raw[gguf_name(name)]
+            plain = kind in (Type.F32, Type.F16)
+            writer.add_tensor(gguf_name(name), blocks, raw_dtype=None if plain else kind)
+            continue
         if arch == "llama" and "q_proj" in name:
             values = permute(values, heads)
         elif arch == "llama" and "k_proj" in name:
@@ -101,6 +109,45 @@ def convert(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+_SCALES = {
+    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ1_S"), (0,)),
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (0,)),
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+}
+"""Where the float16 scales of a block begin."""
+
+
+def random_blocks(kind: Type, rows: int, width: int, seed: int = 0) -> np.ndarray:
+    """(rows, bytes of a row) of random blocks with scales as quantisers write them: finite, small.
+    For F32 and F16 the values themselves."""
+    rng = np.random.default_rng([seed, int(kind)])
+    if kind in (Type.F32, Type.F16):
+        plain = rng.normal(0, 0.05, (rows, width))
+        return plain.astype(np.float32 if kind == Type.F32 else np.float16)
+    if kind == Type.BF16:
+        return gguf.quants.quantize(rng.normal(0, 0.05, (rows, width)).astype(np.float32), kind)
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (rows * width // block, size), dtype=np.uint8)
+    scales = rng.uniform(0.002, 0.02, len(blocks)).astype(np.float16).view(np.uint8)
+    for at in _SCALES.get(kind.name, ()):
+        blocks[:, at : at + 2] = scales.reshape(-1, 2)
+    if kind.name == "MXFP4":
+        blocks[:, 0] = 120
+    if kind.name == "NVFP4":
+        blocks[:, :4] = rng.integers(8, 40, (len(blocks), 4))
+    if kind.name == "IQ1_M":  # the scale's nibbles are the top ones of four words
+        scales = scales.view(np.uint16)
+        words = blocks[:, 48:].view(np.uint16)
+        for i in range(4):
+            words[:, i] = (words[:, i] & 0x0FFF) | ((scales >> (4 * i)) & 15) << 12
+    return blocks.reshape(rows, -1)
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:

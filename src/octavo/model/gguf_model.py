@@ -6,6 +6,7 @@ Does not know: the container (gguf), arithmetic (quant), families' details.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +22,8 @@ from octavo.model.quant import dequantize
 from octavo.model.spec import DecoderSpec
 from octavo.model.weights import Checkpoint, check_tensors, expected_shapes
 from octavo.ops import RawWeight
+
+log = logging.getLogger(__name__)
 
 _KEYS = {
     "hidden_size": "embedding_length",
@@ -51,7 +54,8 @@ END_TEXTS = frozenset(
     }
 )  # fmt: skip
 """Control tokens that end a turn, as llama.cpp knows them by their text."""
-_CONTROL = 3
+_CONTROL, _USER_DEFINED = 3, 4
+"""Values of tokenizer.ggml.token_type."""
 
 
 def hf_config(header: Header) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def hf_config(header: Header) -> dict[str, Any]:
         raise ModelError(f"{header.path}: tensor token_embd.weight is missing", "bad_tensors")
     rows = embedding.shape[0]
     config["vocab_size"] = rows
-    config["vocab_used"] = min(len(meta.get("tokenizer.ggml.tokens", ())) or rows, rows)
+    config["vocab_used"] = _vocab_used(header, rows)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
@@ -78,6 +82,28 @@ def hf_config(header: Header) -> dict[str, Any]:
     config["rope_scaling"] = _rope_scaling(meta, f"{arch}.rope.")
     _check_rope_dimension(header, f"{arch}.rope.dimension_count", config)
     return config
+
+
+def _vocab_used(header: Header, rows: int) -> int:
+    """How many of the embedding's `rows` have a token. Raises ModelError where tokens that texts
+    are made of have no row; control tokens without one only earn a warning: they cannot be used."""
+    meta = header.metadata
+    tokens = len(meta.get("tokenizer.ggml.tokens", ()))
+    kinds = meta.get("tokenizer.ggml.token_type", ())
+    if tokens <= rows:
+        return tokens or rows
+    if any(kind not in (_CONTROL, _USER_DEFINED) for kind in kinds[rows:] or (None,)):
+        raise ModelError(
+            f"{header.path}: the tokenizer has {tokens} tokens, but token_embd.weight has {rows} "
+            "rows",
+            "vocabulary_mismatch",
+            "The tokenizer belongs to another model: convert the model again.",
+        )
+    log.warning(
+        "%s: %d added tokens (from id %d) have no row in the embedding: not usable",
+        header.path, tokens - rows, rows,
+    )  # fmt: skip
+    return rows
 
 
 def _uniform(header: Header, key: str) -> Any:

@@ -116,8 +116,23 @@ def test_config_show_tells_where_values_come_from(octavo, monkeypatch, tmp_path)
 def test_check_reports_for_people_and_programs(octavo, tiny) -> None:
     people = octavo("check", tiny, "--kv-tokens", "2048")
     assert people.code == 0
-    for part in ("supported", "weights", "KV cache", "holds 1 chats of 2,048 tokens", "longest"):
-        assert part in people.out
+    for part in (
+        f"{tiny}: supported, and runs on this machine",
+        "LlamaForCausalLM, 139.6 thousand parameters",
+        "float32",
+        "on disk",
+        "KV cache",
+        "holds 1 chats of 2,048 tokens",
+        "longest context that fits: 2,048 tokens",
+        "a token (",
+        "BPE, byte-level; 512 tokens, 6 of them special",
+        "begins with '<|bos|>' (506)",
+        "ends with '<|eos|>' (511)",
+        "| <|bos|><|user|>Hi<|end|><|assistant|>Hello!<|end|>",
+        f"octavo serve {tiny} --kv-tokens 2048",
+        f"octavo chat {tiny} --kv-tokens 2048",
+    ):
+        assert part in people.out, people.out
     facts = json.loads(octavo("check", tiny, "--kv-tokens", "2048", "--json").out)
     assert facts["supported"] and facts["fits"]
     assert facts["largest_context"] == facts["max_model_len"] == 2048

@@ -23,6 +23,7 @@ from octavo.deploy import Deployment, find_model, largest_context, plan, prepare
 from octavo.frontend import load_template, load_tokenizer
 from octavo.machine import Machine, inspect
 from octavo.model.errors import ModelError
+from octavo.model.families import FAMILIES
 from octavo.model.formats import holdings
 from octavo.model.info import ModelInfo
 from octavo.model.sizes import kv_dtype, sized
@@ -57,7 +58,7 @@ def check(options: Options, as_json: bool) -> None:
         with Steps(1, quiet=True) as steps:
             model = find_model(options, steps.progress)
         facts |= {"supported": True, "largest_context": largest_context(options, model, machine)}
-        facts |= _model_facts(options, model)
+        facts |= _model_facts(options, model) | {"family": _family(model)}
         facts |= {"text": _text_facts(options, model)}
         deployment = _deployment(options, model, machine, facts)
         facts |= {"fits": True, "runs": True, **_plan_facts(deployment)}
@@ -126,6 +127,11 @@ def _model_facts(options: Options, model: ModelInfo) -> dict[str, Any]:
             "dtype": kv_dtype(backend, options.dtype, options.kv_cache_dtype),
         },
     }
+
+
+def _family(model: ModelInfo) -> str:
+    """What is special about its family."""
+    return next((f.summary for f in FAMILIES if f.architecture == model.architecture), "")
 
 
 def _text_facts(options: Options, model: ModelInfo) -> dict[str, Any]:

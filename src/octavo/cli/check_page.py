@@ -23,7 +23,7 @@ def page(name: str, facts: dict[str, Any]) -> list[str]:
     return [
         f"{name}: supported, {verdict}",
         "",
-        *_section("model", _model(model)),
+        *_section("model", _model(model, facts["family"])),
         *_section("weights", _weights(facts)),
         *_section("context", _context(facts)),
         *(_section("memory", _memory(facts)) if facts["runs"] else []),
@@ -38,8 +38,10 @@ def _section(title: str, lines: Any) -> Iterator[str]:
         yield f"{title if not index else '':<9}{line}".rstrip()
 
 
-def _model(model: dict[str, Any]) -> Iterator[str]:
+def _model(model: dict[str, Any], family: str) -> Iterator[str]:
     yield f"{model['architecture']}, {_count(model['parameters'])} parameters"
+    if family:
+        yield family
     yield (
         f"{model['layers']} layers of {model['hidden_size']:,}, {model['heads']} heads "
         f"({model['kv_heads']} for keys and values) of {model['head_dim']}, "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import tokenizers
@@ -135,14 +136,21 @@ def _merges_of_scores(tokens: Sequence[str], scores: Sequence[float]) -> list[tu
     """SentencePiece stores no merges: two pieces merge into any piece that they spell, the piece
     with the best score first."""
     ids = {token: i for i, token in enumerate(tokens)}
-    ranked: list[tuple[float, int, int, int, int]] = []
-    for piece, token in ids.items():
-        for cut in range(1, len(piece)):
-            left, right = ids.get(piece[:cut]), ids.get(piece[cut:])
-            if left is not None and right is not None:
-                ranked.append((-scores[token], -cut, cut - len(piece), left, right))
-    ranked.sort()
-    return [(tokens[left], tokens[right]) for _, _, _, left, right in ranked]
+    merges: list[tuple[str, str]] = []
+    # Vocabularies of 262,144 pieces are in use. Most scores occur once: cuts of one piece come in
+    # order by themselves, and only pieces of equal scores are sorted.
+    for _, group in groupby(sorted(ids.values(), key=lambda i: -scores[i]), scores.__getitem__):
+        pieces = [tokens[i] for i in group]
+        cuts = [
+            (left, right)
+            for piece in pieces
+            for cut in range(len(piece) - 1, 0, -1)
+            if (left := piece[:cut]) in ids and (right := piece[cut:]) in ids
+        ]
+        if len(pieces) > 1:
+            cuts.sort(key=lambda pair: (-len(pair[0]), -len(pair[1]), ids[pair[0]], ids[pair[1]]))
+        merges += cuts
+    return merges
 
 
 def _strips_right(metadata: Mapping[str, Any]) -> frozenset[str] | None:

@@ -55,18 +55,26 @@ def test_a_bar_on_a_terminal_and_nothing_of_it_afterwards() -> None:
     said: list[str] = []
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
-    with ByteProgress(console, said.append) as progress:
+    clock = Clock()
+    with ByteProgress(console, said.append, clock=clock) as progress:
         progress.update("Packing weights", 0, 100 * MIB)
+        assert progress._bar is None and screen.getvalue() == "", "a small model needs none"
+        clock.now += 2
         progress.update("Packing weights", 50 * MIB, 100 * MIB)
         assert progress._bar is not None
         progress._bar.refresh()
-        assert "Packing weights" in screen.getvalue() and "50.0/100.0 MiB" in screen.getvalue()
+        shown = screen.getvalue()
+        assert "Packing weights" in shown and "50.0/100.0 MiB" in shown and "25 MiB/s" in shown
     assert progress._bar is None and said == []
 
 
 def test_nothing_is_shown_where_nothing_is_wanted() -> None:
     screen = io.StringIO()
-    with ByteProgress(Console(file=screen, force_terminal=True), bar=False) as progress:
+    clock = Clock()
+    console = Console(file=screen, force_terminal=True)
+    with ByteProgress(console, bar=False, clock=clock) as progress:
+        progress.update("x", 0, 2)
+        clock.now += 60
         progress.update("x", 1, 2)
     assert screen.getvalue() == ""
 

@@ -20,6 +20,10 @@ EVERY = 3.0
 """Seconds between two lines, and before the first: what is quicker needs none."""
 
 
+PATIENCE = 0.4
+"""Seconds before a bar: a small model is loaded by then, and need not wait for the bar's import."""
+
+
 class ByteProgress:
     """`update` may be called as often as there is news; `close` (or the context's end) takes the
     bar away. Without a `console` the bar goes to standard error. Where there is no terminal, `say`
@@ -48,18 +52,19 @@ class ByteProgress:
 
     def update(self, what: str, done: int, total: int | None) -> None:
         """`done` of `total` bytes (None: not known) of `what`."""
-        if self._terminal:
-            self._update_bar(what, done, total)
-            return
-        if self._say is None:
-            return
         now = self._clock()
         if what != self._what:
             self._what, self._first, self._said = what, (now, done), now
-        if now - self._said >= EVERY:
+        if self._terminal:
+            if self._bar is not None or now - self._first[0] >= PATIENCE:
+                self._update_bar(what, done, total, now)
+        elif self._say is not None and now - self._said >= EVERY:
             self._said = now
-            began, before = self._first
-            self._say(f"{what}: {_amount(done, total)}, {_size((done - before) / (now - began))}/s")
+            self._say(f"{what}: {_amount(done, total)}, {self._rate(done, now)}")
+
+    def _rate(self, done: int, now: float) -> str:
+        began, before = self._first
+        return f"{_size((done - before) / (now - began))}/s" if now > began else ""
 
     def close(self) -> None:
         if self._bar is not None:
@@ -67,13 +72,14 @@ class ByteProgress:
             self._bar = self._task = None
         self._what = ""
 
-    def _update_bar(self, what: str, done: int, total: int | None) -> None:
+    def _update_bar(self, what: str, done: int, total: int | None, now: float) -> None:
+        rate = self._rate(done, now)
         if self._bar is None:
             self._bar = _bar(self._console)
+            self._task = self._bar.add_task(what, total=total, completed=done, rate=rate)
             self._bar.start()
-            self._task = self._bar.add_task(what, total=total)
         assert self._task is not None
-        self._bar.update(self._task, description=what, completed=done, total=total)
+        self._bar.update(self._task, description=what, completed=done, total=total, rate=rate)
 
     def __enter__(self) -> ByteProgress:
         return self
@@ -96,17 +102,17 @@ def _bar(console: Console | None) -> Progress:
         Progress,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
 
     return Progress(
         TextColumn("      {task.description}"),
         BarColumn(),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         console=console or Console(stderr=True),
         transient=True,
+        refresh_per_second=5,
     )
 
 

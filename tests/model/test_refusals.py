@@ -20,7 +20,7 @@ from octavo.model.errors import ModelError
 from octavo.model.mapped import MappedFiles
 from octavo.model.registry import inspect
 from support import golden_models
-from support.gguf_files import header, tensor
+from support.gguf_files import convert, header, tensor
 from support.tiny_models import write_tiny_random
 
 
@@ -224,7 +224,23 @@ def test_e05_a_tensor_type_without_weights_is_named_with_the_nearest(
         assert part in str(error)
 
 
+def test_a_gguf_file_beside_a_config_is_pointed_at(tmp_path: Path) -> None:
+    path = golden_models.write_checkpoint(tmp_path / "m", "mistral")
+    (path / "model.safetensors").rename(path / "model.gguf")
+    error = refused(path)
+    assert error.hint == f"Name the file: {path / 'model.gguf'}"
+
+
 # Tokenizers
+
+
+def test_e05_a_gguf_file_without_a_tokenizer(tmp_path: Path) -> None:
+    config, tensors = golden_models.CONFIGS["qwen2_bf16"], golden_models.tensors("qwen2_bf16")
+    path = convert(tmp_path / "m.gguf", config, tensors)
+    options = resolve({"model": str(path)}, env={})
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens is missing") as caught:
+        prepare(options)
+    assert caught.value.code == "missing_tokenizer"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def vectors(name: str) -> list[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_token_ids_are_exact(name: str) -> None:
+def test_e05_token_ids_are_exact(name: str) -> None:
     tokenizer = gguf_tokenizer(name)
     cases = vectors(name)
     assert len(cases) >= 45
@@ -57,7 +57,7 @@ def test_gpt_neox_equals_the_original_tokenizer_json() -> None:
         assert tokenizer.decode(ids) == original.decode(ids)
 
 
-def test_special_tokens_and_ends_are_known() -> None:
+def test_e05_special_tokens_bos_and_ends_are_known() -> None:
     llama = gguf_tokenizer("llama-bpe")
     assert llama.token_id("<|eot_id|>") in llama.eos_ids
     assert llama.eos_id == llama.token_id("<|end_of_text|>")

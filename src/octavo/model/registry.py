@@ -174,7 +174,7 @@ class _GgufModel:
             bos_token_id=bos if isinstance(bos, int) else None,
             eos_token_ids=union([gguf_model.end_tokens(meta)], spec.vocab),
             generation=from_gguf(meta, str(self.path)),
-            tokenizer_files=(str(self.path),),
+            tokenizer_files=(str(self.path),) if meta.get("tokenizer.ggml.tokens") else (),
             file_bytes=_bytes_of({Path(entry.path) for entry in self.header.tensors.values()}),
             rope=self.rope,
         )

@@ -63,6 +63,12 @@ def find_tensors(directory: Path) -> dict[str, Entry]:
         )
     if pickled := pickled_files(directory):
         raise refuse(directory, pickled)
+    if ggufs := sorted(directory.glob("*.gguf")):
+        raise ModelError(
+            f"{directory}: no safetensors, but GGUF files",
+            "ambiguous_model",
+            f"Name the file: {ggufs[0]}" if len(ggufs) == 1 else "Name one of the files.",
+        )
     raise ModelError(
         f"{directory}: no weights: neither {_SINGLE} nor {_INDEX} is there",
         "missing_file",

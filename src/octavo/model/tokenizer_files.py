@@ -23,9 +23,18 @@ CONVERTER = (
 
 def require_tokenizer(model: ModelInfo) -> None:
     """Raises ModelError (code "missing_tokenizer") where the model in a directory has no
-    tokenizer.json. What is in it, and what a GGUF file says, is the text side's to judge."""
+    tokenizer.json, or the one in a GGUF file no tokens. What is in them is the text side's to
+    judge."""
     directory = Path(model.path)
-    if model.format == "gguf" or (directory / "tokenizer.json").is_file():
+    if model.format == "gguf":
+        if not model.tokenizer_files:
+            raise ModelError(
+                f"{model.path}: has no tokenizer: tokenizer.ggml.tokens is missing",
+                "missing_tokenizer",
+                "Convert the model again, with its tokenizer's files beside it.",
+            )
+        return
+    if (directory / "tokenizer.json").is_file():
         return
     older = [name for name in _OLDER if (directory / name).is_file()]
     if older:

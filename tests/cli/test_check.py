@@ -14,6 +14,7 @@ from octavo.model.formats import formats, holdings
 from octavo.model.mapped import MappedFiles
 from octavo.model.registry import inspect
 from octavo.model.sizes import sized
+from octavo.ops.native import native_installed
 from support import golden_models
 from support.gguf_files import convert
 from support.tiny_models import write_tiny_random
@@ -189,3 +190,13 @@ def test_models_for_people(octavo) -> None:
         assert family.architecture in result.out
     for form in formats():
         assert form.name in result.out
+
+
+@pytest.mark.skipif(not native_installed(), reason="codes need the compiled kernels")
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_what_codes_cost_is_told(octavo, dtype: str, tmp_path: Path) -> None:
+    path = write_tiny_random(tmp_path / "tiny", hidden=64)
+    words = ["--quantize", "int8"] if dtype == "auto" else ["--dtype", dtype]
+    found, code = facts(octavo, str(path), *words)
+    told = any("round activations to int8" in line for line in found["warnings"])
+    assert code == 0 and told == (dtype == "auto")

@@ -219,6 +219,10 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
     if model["rope"]:
         found.append(f"positions are scaled: {model['rope']}")
     found += [row["loses"] for row in facts["weights"]["held"] if row["loses"]]
+    if any(row["held"].startswith("codes") for row in facts["weights"]["held"]):
+        found.append(
+            "products with codes round activations to int8; --dtype bfloat16 or float32 does not"
+        )
     if facts["backend"] == "reference":
         found.append("the compiled kernels are not used: the numpy reference is much slower")
     if text is None or text["error"] is not None:

@@ -84,7 +84,8 @@ def page() -> str:
         "## Formats",
         "",
         "How the compiled kernels hold each format by themselves (`--dtype auto`); what is lost is "
-        "also logged at the start. `--dtype float32` holds everything in float32.",
+        "also logged at the start. Products with codes round their activations to int8; with "
+        "`--dtype bfloat16` or `--dtype float32` all is held and computed in floats.",
         "",
         "| in | format | held as | loses |",
         "|---|---|---|---|",

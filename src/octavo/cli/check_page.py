@@ -58,7 +58,7 @@ def _weights(facts: dict[str, Any]) -> Iterator[str]:
     )
     for row in weights["held"]:
         if row["weights"]:
-            source = row["source"].removeprefix("gguf:")
+            source = row["source"].rpartition(":")[2]
             lost = f"; {row['loses']}" if row["loses"] else ", exactly"
             yield (
                 f"{_NAMES.get(source, source):<14}{_count(row['weights']):>12}"

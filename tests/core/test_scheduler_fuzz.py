@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.core.events import EventKind
 from support.core_driver import Driver, small_pool, submission
 from support.core_fuzz import Fuzz, Optimist
 
@@ -47,6 +48,23 @@ def test_fuzz_bulk(share: int) -> None:
         "queue_full": 100,
         "request_too_large": 100,
     }.items():
+        assert seen.get(what, 0) >= least, (what, seen)
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_fuzz_windows(share: int) -> None:
+    planned = hits = 0
+    seen: dict[str, int] = {}
+    scenario = 0
+    while planned < 15_000:
+        fuzz = Fuzz(seed=share + 4 * scenario, windows=True)
+        planned += fuzz.run(STEPS_EACH)
+        scenario += 1
+        for event in fuzz.driver.log:
+            seen[event.kind.value] = seen.get(event.kind.value, 0) + 1
+            hits += event.kind is EventKind.ADMITTED and event.value > 0
+    assert hits >= 300, hits
+    for what, least in {"preempted": 50, "parked": 50, "forked": 200}.items():
         assert seen.get(what, 0) >= least, (what, seen)
 
 

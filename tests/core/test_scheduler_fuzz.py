@@ -68,6 +68,17 @@ def test_fuzz_windows(share: int) -> None:
         assert seen.get(what, 0) >= least, (what, seen)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_window_that_nobody_outgrows_changes_nothing(seed: int) -> None:
+    logs = []
+    for window in (0, 10_000):
+        fuzz = Fuzz(seed, group=window)
+        fuzz.run(200)
+        logs.append(fuzz.driver.log)
+    assert logs[0] == logs[1]
+    assert len(logs[0]) > 100
+
+
 @pytest.mark.parametrize("seed", [3, 11, 12])
 def test_same_seed_same_event_log(seed: int) -> None:
     logs = []

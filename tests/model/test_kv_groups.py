@@ -64,7 +64,7 @@ def test_bytes_are_counted_by_group_as_the_backend_holds_them() -> None:
     assert plain.kv_groups == (KvGroup(0, 6, 768),)
 
 
-def config(windows: list[int], **fields: Any) -> EngineConfig:
+def config(windows: list[int], own_pools: bool = False, **fields: Any) -> EngineConfig:
     return EngineConfig(
         model="",
         served_name="m",
@@ -72,7 +72,7 @@ def config(windows: list[int], **fields: Any) -> EngineConfig:
         num_blocks=40,
         block_size=4,
         executor="support.windowed_models:load",
-        extra={"windows": windows},
+        extra={"windows": windows, "own_pools": own_pools},
         paranoid=True,
         **fields,
     )
@@ -97,9 +97,10 @@ def test_pools_are_as_many_as_groups_or_all_alike() -> None:
     assert core.scheduler.stats().group_blocks == {"window 8": 8, "full": 40}
     core, _ = build_engine_core(config([8, 0]))
     assert core.scheduler.stats().group_blocks == {"window 8": 40, "full": 40}
-    core, _ = build_engine_core(config([8, 0]))
-    with pytest.raises((EngineFatal, ValueError), match="pools"):
+    with pytest.raises(ValueError, match="3 pools for 2 KV groups"):
         build_engine_core(config([8, 0], pools=(8, 40, 40)))
+    with pytest.raises(EngineFatal, match="3 pools are planned for the 2 KV groups"):
+        build_engine_core(config([8, 0], pools=(8, 40, 40), own_pools=True))
 
 
 def test_a_block_beyond_its_own_groups_pool_is_refused() -> None:

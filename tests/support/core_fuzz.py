@@ -56,13 +56,17 @@ class Optimist(OutputLengths):
 
 
 class Fuzz:
-    """One random scenario, reproducible from its seed."""
+    """One random scenario, reproducible from its seed: with random windows, or with one KV group
+    of the window `group`."""
 
-    def __init__(self, seed: int, windows: bool = False) -> None:
+    def __init__(self, seed: int, windows: bool = False, group: int | None = None) -> None:
         self.rng = Random(seed)
         config = random_config(self.rng)
         if windows:
             config = with_windows(self.rng, config)
+        if group is not None:
+            one = GroupSpec(config.num_blocks, config.block_size, group)
+            config = replace(config, groups=(one,))
         self.fail_rate = self.rng.choice((0.0, 0.0, 0.002))
         self.abort_rate = self.rng.choice((0.0, 0.05))
         self.arrival_rate = self.rng.choice((0.1, 0.4, 0.9))

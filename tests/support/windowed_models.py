@@ -34,14 +34,15 @@ def windowed(model: TinyModel, windows: Sequence[int]) -> TinyModel:
 
 
 def load(config: EngineConfig) -> Loaded:
-    """An engine's loader: a model whose windows are `config.extra["windows"]`, on the reference."""
+    """An engine's loader: a model whose windows are `config.extra["windows"]`, on the reference.
+    With "own_pools" it does not look at those that are planned."""
     model = windowed(tiny_random(layers=4), config.extra["windows"])
     ops = select_ops("reference")
     executor = ModelExecutor(
         Decoder(model.spec, model.source(), ops),
         ops,
         num_blocks=config.num_blocks,
-        pools=config.pools,
+        pools=() if config.extra.get("own_pools") else config.pools,
         block_size=config.block_size,
     )
     info = replace(model.info(), kv_groups=kv_groups(model.spec))

@@ -3,35 +3,29 @@ scheduler has given them back, and they may hold anything."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from octavo.ops import AttentionSpec, CacheLayout, HostBatch
 from octavo.ops.native import native_available
-from octavo.ops.reference import ReferenceOps
+from octavo.ops.select import select_ops
 
 BLOCK, POOL, LENGTH = 16, 90, 1200
 GARBAGE = 0
 """The block of garbage."""
 
 
-def backends() -> dict[str, tuple[Any, str]]:
-    found: dict[str, tuple[Any, str]] = {
-        "reference": (ReferenceOps(), "float32"),
-        "row at a time": (ReferenceOps(row_at_a_time=True), "float32"),
+BACKENDS = {
+    "reference": ("reference", "float32", 1),
+    "row at a time": ("reference", "float32", 1),
+}
+"""Name, type of the cache, threads."""
+if native_available():
+    BACKENDS |= {
+        f"{dtype}, {threads} threads": ("cpu", dtype, threads)
+        for threads in (1, 3)
+        for dtype in ("float32", "bfloat16", "int8")
     }
-    if native_available():
-        from octavo.ops.cpu import CpuOps
-
-        for threads in (1, 3):
-            for dtype in ("float32", "bfloat16", "int8"):
-                found[f"{dtype}, {threads} threads"] = (CpuOps(threads=threads), dtype)
-    return found
-
-
-BACKENDS = backends()
 ROWS = [(0, 1), (15, 3), (16, 1), (100, 70), (639, 2), (655, 300), (LENGTH - 1, 1)]
 """First position and tokens."""
 
@@ -51,7 +45,9 @@ def batch_of(table: list[int], start: int, count: int) -> HostBatch:
 @pytest.mark.parametrize("window", [1, 2, 16, 17, 40, 600])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_blocks_before_the_window_are_never_read(name: str, window: int) -> None:
-    ops, dtype = BACKENDS[name]
+    backend, dtype, threads = BACKENDS[name]
+    rows = name == "row at a time"
+    ops = select_ops(backend, threads=threads, row_at_a_time=rows)
     spec = AttentionSpec(0, 4, 2, 32, 0.2, window=window)
     cache = ops.allocate_cache(CacheLayout(BLOCK, (1,), 2, 32, dtype), [POOL])
     rng = np.random.default_rng(window)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.config import ConfigError, Options
+from octavo.core.kv_pools import KvGroup
 from octavo.core.memory import MemoryLimits, MemoryPlan, ModelFacts, PlanError, plan_memory
 from octavo.engine.messages import EngineConfig
 from octavo.machine import Machine, Threads, choose_threads, inspect
@@ -106,6 +107,7 @@ def plan(options: Options, model: ModelInfo, machine: Machine) -> MemoryPlan:
         workspace_bytes_per_token=model.workspace_bytes_per_token,
         workspace_bytes=model.workspace_bytes,
         max_position=model.max_position,
+        kv_groups=tuple(KvGroup(group.window, group.bytes_per_token) for group in model.kv_groups),
     )
     return plan_memory(facts, limits)
 
@@ -179,6 +181,7 @@ def _engine_config(
         served_name=name,
         max_model_len=memory.max_model_len,
         num_blocks=memory.num_blocks,
+        pools=memory.pools,
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from octavo.core.blocks import GroupSpec, span_blocks
+from octavo.core.kv_pools import KvGroup, KvPools
 from octavo.core.memory import (
     BLOCK_OVERHEAD,
     RESERVE,
@@ -30,13 +32,23 @@ SMALL = ModelFacts(
     max_position=8192,
 )
 
-models = st.builds(
+plain_models = st.builds(
     ModelFacts,
     weight_bytes=st.integers(0, 20 * GIB),
     kv_bytes_per_token=st.integers(1, 2_000_000),
     workspace_bytes_per_token=st.integers(0, 4_000_000),
     workspace_bytes=st.integers(0, 100_000_000),
     max_position=st.integers(1, 131_072),
+)
+groups = st.builds(
+    KvGroup, window=st.just(0) | st.integers(1, 8192), bytes_per_token=st.integers(1, 2_000_000)
+)
+models = plain_models | st.builds(
+    lambda model, kv: replace(
+        model, kv_groups=tuple(kv), kv_bytes_per_token=sum(g.bytes_per_token for g in kv)
+    ),
+    plain_models,
+    st.lists(groups, min_size=1, max_size=3),
 )
 all_limits = st.builds(
     MemoryLimits,
@@ -62,7 +74,9 @@ def test_a_plan_fits_its_budget_and_one_sequence_fits_the_plan(
         return
     assert footprint(model, limits, plan.num_blocks) <= limits.budget
     assert sum(line.bytes for line in plan.ledger()) <= limits.budget
-    assert 1 <= plan.max_model_len <= min(plan.kv_tokens, model.max_position)
+    assert 1 <= plan.max_model_len <= model.max_position
+    for blocks, group in zip(plan.pools, model.groups, strict=True):
+        assert GroupSpec(blocks, limits.block_size, group.window).longest >= plan.max_model_len
     if limits.max_model_len is not None:
         assert plan.max_model_len == limits.max_model_len and not plan.shortened
 
@@ -77,6 +91,11 @@ def test_one_more_block_would_exceed_the_budget_or_is_not_wanted(
     except PlanError:
         return
     wanted = limits.max_num_seqs * -(-plan.max_model_len // limits.block_size)
+    if all(group.window for group in model.groups):
+        span = max(span_blocks(group.window, limits.block_size) for group in model.groups)
+        if -(-plan.max_model_len // limits.block_size) > span:
+            step = -(-limits.max_num_batched_tokens // limits.block_size)
+            wanted = limits.max_num_seqs * span + step
     if plan.num_blocks < wanted:
         assert footprint(model, limits, plan.num_blocks + 1) > limits.budget
     else:
@@ -214,3 +233,58 @@ def test_the_ledger_adds_up() -> None:
 def test_bytes_are_shown_in_the_unit_that_fits() -> None:
     shown = [show_bytes(value) for value in (1, 1536, 5 * GIB, 3 * 1024**5)]
     assert shown == ["1 bytes", "1.50 KiB", "5.00 GiB", "3072.00 TiB"]
+
+
+# ---- sliding windows ----------------------------------------------------------------------------
+
+GEMMA = replace(SMALL, kv_groups=(KvGroup(512, 38_400), KvGroup(0, 7_680)), max_position=32_768)
+"""Five layers in six see 512 tokens."""
+
+
+def test_windows_take_what_the_sequences_hold_of_them() -> None:
+    limits = MemoryLimits(memory=64 * GIB, kv_tokens=32_768, max_model_len=32_768)
+    plan = plan_memory(GEMMA, limits)
+    # 16 chats of 2,048 tokens hold 33 blocks of their windows each; and a step's 32 blocks.
+    assert plan.pools == (16 * 33 + 32, 2048)
+    lines = {line.name: line for line in plan.ledger()}
+    assert (lines["KV cache"].tokens, lines["KV cache"].bytes) == (32_768, 32_768 * 7_680)
+    assert (lines["window 512"].tokens, lines["window 512"].bytes) == (8_960, 8_960 * 38_400)
+    assert plan.chats() == (16, 2048)
+    plain = plan_memory(replace(GEMMA, kv_groups=()), limits)
+    saved = (2048 - 560) * 16 * 38_400 - 560 * BLOCK_OVERHEAD
+    assert footprint(plain.model, limits, 2048) - footprint(GEMMA, limits, 2048) == saved
+
+
+def test_sequences_within_the_window_need_equal_pools() -> None:
+    plan = plan_memory(GEMMA, MemoryLimits(memory=64 * GIB, max_model_len=400, max_num_seqs=4))
+    assert plan.pools == (100, 100)
+
+
+def test_a_model_of_windows_alone_serves_more_than_its_pool() -> None:
+    model = replace(SMALL, kv_groups=(KvGroup(512, 46_080),), max_position=131_072)
+    plan = plan_memory(model, MemoryLimits(memory=64 * GIB, max_num_seqs=4, typical_len=None))
+    assert plan.max_model_len == 131_072
+    assert plan.pools == (4 * 33 + 32,)
+    small = plan_memory(model, MemoryLimits(memory=64 * GIB, kv_tokens=400))
+    assert (small.max_model_len, small.shortened) == (400, True)
+
+
+@given(st.lists(groups, min_size=1, max_size=4), st.integers(1, 64), st.integers(1, 5000),
+       st.integers(1, 5000), st.integers(0, 10_000), st.integers(0, 500))  # fmt: skip
+def test_largest_is_the_inverse_of_the_pools(
+    kv: list[KvGroup], size: int, typical: int, step: int, blocks: int, overhead: int
+) -> None:
+    pools = KvPools(kv, size, typical, step)
+    cost = pools.bytes(blocks) + overhead * sum(pools.sizes(blocks))
+    assert pools.largest(cost, overhead) >= blocks
+    more = pools.bytes(blocks + 1) + overhead * sum(pools.sizes(blocks + 1))
+    assert more > cost and pools.largest(more - 1, overhead) == blocks
+    assert max(pools.sizes(blocks)) == blocks
+
+
+@given(st.lists(groups, min_size=1, max_size=3), st.integers(1, 4096), st.integers(1, 40))
+def test_enough_is_enough_for_typical_sequences_together(
+    kv: list[KvGroup], typical: int, sequences: int
+) -> None:
+    pools = KvPools(kv, 16, typical, 512)
+    assert pools.together(pools.enough(sequences, typical), typical) >= sequences

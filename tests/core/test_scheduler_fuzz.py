@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.core.events import EventKind
 from support.core_driver import Driver, small_pool, submission
 from support.core_fuzz import Fuzz, Optimist
 
@@ -48,6 +49,34 @@ def test_fuzz_bulk(share: int) -> None:
         "request_too_large": 100,
     }.items():
         assert seen.get(what, 0) >= least, (what, seen)
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_fuzz_windows(share: int) -> None:
+    planned = hits = 0
+    seen: dict[str, int] = {}
+    scenario = 0
+    while planned < 15_000:
+        fuzz = Fuzz(seed=share + 4 * scenario, windows=True)
+        planned += fuzz.run(STEPS_EACH)
+        scenario += 1
+        for event in fuzz.driver.log:
+            seen[event.kind.value] = seen.get(event.kind.value, 0) + 1
+            hits += event.kind is EventKind.ADMITTED and event.value > 0
+    assert hits >= 300, hits
+    for what, least in {"preempted": 50, "parked": 50, "forked": 200}.items():
+        assert seen.get(what, 0) >= least, (what, seen)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_window_that_nobody_outgrows_changes_nothing(seed: int) -> None:
+    logs = []
+    for window in (0, 10_000):
+        fuzz = Fuzz(seed, group=window)
+        fuzz.run(200)
+        logs.append(fuzz.driver.log)
+    assert logs[0] == logs[1]
+    assert len(logs[0]) > 100
 
 
 @pytest.mark.parametrize("seed", [3, 11, 12])

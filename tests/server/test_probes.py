@@ -165,6 +165,12 @@ def test_the_engines_figures() -> None:
     )  # fmt: skip
     values = engine_values(EngineView(stats, 9, True))
     assert values["kv_cache_usage_perc"][""] == 0.25
+    stats.group_blocks = {"full": 80, "window 512": 20}
+    stats.group_held = {"full": 15, "window 512": 10}
+    grouped = engine_values(EngineView(stats, 9, True))
+    assert grouped["kv_cache_usage_perc"][""] == 0.5, "the fullest group's"
+    assert grouped["kv_group_held"] == {"full": 15.0, "window 512": 10.0}
+    assert grouped["kv_group_blocks"] == {"full": 80.0, "window 512": 20.0}
     assert values["kv_slots_filled_ratio"][""] == 0.9 and values["kv_share_ratio"][""] == 2.0
     assert values["prefix_cache_queries"][""] == 70 and values["prefix_cache_hits"][""] == 7
     assert values["engine_restarts"][""] == 9 and values["request_refused"] == {"queue_full": 8.0}

@@ -92,7 +92,7 @@ class Driver:
         self.source = source or hashed_tokens(VOCAB)
         self.scheduler = Scheduler(config, sink=self.log.append, **kwargs)
         self.executor = ShadowExecutor(
-            config.block_size, self.source, max_in_flight=2 if lag else 1, fail=fail
+            config.group_specs, self.source, max_in_flight=2 if lag else 1, fail=fail
         )
         self.collected: dict[Choice, list[int]] = {}
         self.finals: dict[Choice, Output] = {}
@@ -197,7 +197,7 @@ class Driver:
             assert final.finish_reason == reason, key
         else:
             # It was alone and filled the pool: one token is known that no block is left for.
-            room = self.scheduler.books.tables.capacity * config.block_size
+            room = self.scheduler.books.tables.longest
             assert final.finish_reason == FinishReason.LENGTH
             assert len(request.prompt) + len(got) == room + 1, key
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from octavo.core.admission import OutputLengths
-from octavo.core.blocks import GroupSpec
+from octavo.core.blocks import GroupSpec, span_blocks
 from octavo.core.config import SchedulerConfig
 from octavo.core.plan import Row, StepPlan
 from octavo.core.request import ChoiceState, Submission
@@ -34,6 +35,19 @@ def random_config(rng: Random) -> SchedulerConfig:
     )
 
 
+def with_windows(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
+    """The same with windowed groups: beside full attention, of two sizes, or alone; with pools that
+    hold what a token sees, or less."""
+    size, blocks = config.block_size, config.num_blocks
+    windows = rng.choice(((0, 0), (0, 1), (1, 0), (1,), (1,), (1, 1), (0, 1, 1)))
+    groups = []
+    for windowed in windows:
+        window = rng.randint(1, 20) if windowed else 0
+        pool = max(1, rng.choice((blocks, blocks // 2, span_blocks(window or 1, size))))
+        groups.append(GroupSpec(pool if windowed else blocks, size, window))
+    return replace(config, groups=tuple(groups))
+
+
 class Optimist(OutputLengths):
     """Expects everyone to end at once, so that too many are admitted and preemption is common."""
 
@@ -42,11 +56,17 @@ class Optimist(OutputLengths):
 
 
 class Fuzz:
-    """One random scenario, reproducible from its seed."""
+    """One random scenario, reproducible from its seed: with random windows, or with one KV group
+    of the window `group`."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, windows: bool = False, group: int | None = None) -> None:
         self.rng = Random(seed)
         config = random_config(self.rng)
+        if windows:
+            config = with_windows(self.rng, config)
+        if group is not None:
+            one = GroupSpec(config.num_blocks, config.block_size, group)
+            config = replace(config, groups=(one,))
         self.fail_rate = self.rng.choice((0.0, 0.0, 0.002))
         self.abort_rate = self.rng.choice((0.0, 0.05))
         self.arrival_rate = self.rng.choice((0.1, 0.4, 0.9))
@@ -123,7 +143,7 @@ class Fuzz:
     def _halfway(self, request: Submission) -> list[ChoiceState]:
         """The states of a request that was interrupted at some point."""
         config, source = self.driver.scheduler.config, self.driver.source
-        room = self.driver.scheduler.books.tables.capacity * config.block_size
+        room = self.driver.scheduler.books.tables.longest
         states = []
         for choice in range(request.params.choices):
             tokens, _ = expected_stream(request, choice, config, source)

@@ -7,6 +7,7 @@ Does not know: which executor it stands before.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +15,29 @@ from octavo.core.plan import Copy, Executor, StepPlan, StepResult
 
 
 class PermutedBlocks:
-    """Implements `octavo.core.plan.Executor` around another one."""
+    """Implements `octavo.core.plan.Executor` around another one. `blocks` of each KV group."""
 
-    def __init__(self, executor: Executor, blocks: int, seed: int) -> None:
+    def __init__(self, executor: Executor, blocks: int | Sequence[int], seed: int) -> None:
         self._executor = executor
-        self._ids = random.Random(seed).sample(range(blocks), blocks)
+        rng = random.Random(seed)
+        sizes = [blocks] if isinstance(blocks, int) else blocks
+        self._ids = [rng.sample(range(size), size) for size in sizes]
 
     def submit(self, plan: StepPlan) -> Any:
         ids = self._ids
         rows = [
-            replace(row, tables=tuple([ids[block] for block in table] for table in row.tables))
+            replace(
+                row,
+                tables=tuple(
+                    [of_group[block] for block in table]
+                    for of_group, table in zip(ids, row.tables, strict=True)
+                ),
+            )
             for row in plan.rows
         ]
-        copies = [Copy(c.group, ids[c.source], ids[c.target]) for c in plan.copies]
+        copies = [
+            Copy(c.group, ids[c.group][c.source], ids[c.group][c.target]) for c in plan.copies
+        ]
         return self._executor.submit(replace(plan, rows=rows, copies=copies))
 
     def collect(self, handle: Any) -> StepResult:

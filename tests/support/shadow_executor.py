@@ -1,20 +1,24 @@
 """A null executor that keeps a shadow of the KV cache and finds every wrong read or write.
 
 Each slot holds a hash of all the tokens up to its position, as real keys and values depend on them.
-A row whose table shows anything else for its positions is an error: a block that was shared,
-copied, reused or evicted wrongly cannot go unnoticed.
+A row whose table shows anything else for the positions that it sees is an error: a block that was
+shared, copied, reused, evicted or given back wrongly cannot go unnoticed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from octavo.core.blocks import GroupSpec
 from octavo.core.plan import Row, StepPlan
 from octavo.sim.null_executor import NullExecutor, SeamError
 
 
 class ShadowExecutor(NullExecutor):
-    def __init__(self, block_size: int, *args: object, **kwargs: object) -> None:
+    def __init__(self, groups: Sequence[GroupSpec], *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self._size = block_size
+        self._groups = groups
+        self._size = groups[0].block_size
         self._cache: dict[tuple[int, int], list[int]] = {}
         self._chains: dict[int, list[int]] = {}
         self.written = 0
@@ -57,8 +61,9 @@ class ShadowExecutor(NullExecutor):
         end = row.start + len(row.tokens)
         chain = self._chain(row)[:end]
         for group, table in enumerate(row.tables):
-            seen: list[int] = []
-            for block in table:
+            first = self._groups[group].first_seen(row.start)
+            seen: list[int] = chain[: first * self._size]
+            for block in table[first:]:
                 seen += self._block(group, block)
             if seen[:end] != chain:
                 wrong = next(p for p in range(end) if seen[p] != chain[p])

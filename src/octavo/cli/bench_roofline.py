@@ -91,7 +91,7 @@ def _measure(
         )
     blocks = blocks_needed(max(asked.batches), asked.context, asked.steps, config.block_size)
     config = msgspec.structs.replace(
-        config, num_blocks=blocks, max_model_len=max(length, config.max_model_len)
+        config, num_blocks=blocks, pools=(), max_model_len=max(length, config.max_model_len)
     )
     wrapped: list[TimedOps] = []
 

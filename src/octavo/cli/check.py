@@ -177,6 +177,7 @@ def _plan_facts(deployment: Deployment) -> dict[str, Any]:
     return {
         "max_model_len": plan.max_model_len,
         "num_blocks": plan.num_blocks,
+        "pools": plan.pools,
         "kv_tokens": plan.kv_tokens,
         "budget_bytes": plan.budget,
         "ledger": [dataclasses.asdict(line) for line in plan.ledger()],

@@ -20,6 +20,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+UNBOUNDED = 2**62
+"""More blocks or tokens than there can be."""
+
 
 class BlockError(RuntimeError):
     """The pool was used wrongly: a double free, a block out of range, an empty pool."""
@@ -27,17 +30,43 @@ class BlockError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """One KV group: `num_blocks` blocks of `block_size` tokens each."""
+    """One KV group: `num_blocks` blocks of `block_size` tokens each.
+
+    `window` is how many positions its layers see, the token itself included (0: all of them).
+    """
 
     num_blocks: int
     block_size: int
+    window: int = 0
 
     def __post_init__(self) -> None:
+        if self.window < 0:
+            raise ValueError(f"a KV group's window is {self.window}; it cannot be negative")
         if self.num_blocks < 1 or self.block_size < 1:
             raise ValueError(
                 f"a KV group needs at least one block of one token, not "
                 f"{self.num_blocks} blocks of {self.block_size}"
             )
+
+    @property
+    def span(self) -> int:
+        """The most blocks that what one token sees lies in, wherever the token stands."""
+        return span_blocks(self.window, self.block_size)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a sequence can have that holds the whole pool. Where the pool holds
+        what one token sees, there is no bound: blocks come back as fast as they are taken."""
+        return UNBOUNDED if self.num_blocks >= self.span else self.num_blocks * self.block_size
+
+    def first_seen(self, position: int) -> int:
+        """The index of the first block that the tokens from `position` on see."""
+        return max(0, position - self.window + 1) // self.block_size if self.window else 0
+
+
+def span_blocks(window: int, block_size: int) -> int:
+    """The most blocks in which `window` consecutive tokens lie; UNBOUNDED for a window of 0."""
+    return -(-(window - 1) // block_size) + 1 if window else UNBOUNDED
 
 
 class BlockPool:

@@ -71,10 +71,13 @@ def _commit_row(books: Lifecycle, flight: Flight, answer: RowResult, now: float)
     if flight.scores:
         live.prompt_logprobs += answer.prompt_logprobs or ()
     prompt_done = sequence.computed >= sequence.prompt_len
+    if prompt_done and sequence.samples and live.leader is sequence and live.forks:
+        books.fork(sequence, now)
+    # After the forks have taken their share: they see one token more.
+    if books.tables.windowed:
+        books.tables.slide(sequence.tables, sequence.computed)
     if not sequence.samples:
         return _end_of_prompt(books, sequence) if prompt_done else []
-    if prompt_done and live.leader is sequence and live.forks:
-        books.fork(sequence, now)
     if not flight.samples:
         return []
     return [_extend(books, sequence, answer)]

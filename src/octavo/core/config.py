@@ -15,11 +15,12 @@ from octavo.core.blocks import GroupSpec
 class SchedulerConfig:
     """Limits of one engine. Raises ValueError where one makes no sense.
 
-    `num_blocks` blocks of `block_size` tokens hold all keys and values; `groups` names several KV
-    groups instead (all with the same block size). `max_num_seqs` bounds the rows of a step and
-    `max_num_batched_tokens` its tokens; no more sequences run than either allows, so that every
-    one of them can decode in every step. `eos_token_ids` end a sequence unless it ignores them.
-    `fingerprint` keys the prefix cache. `policy` is "fcfs" or "priority".
+    `num_blocks` blocks of `block_size` tokens hold all keys and values; `groups` names the KV
+    groups instead (all with the same block size, each with its own number of blocks and window).
+    `max_num_seqs` bounds the rows of a step and `max_num_batched_tokens` its tokens; no more
+    sequences run than either allows, so that every one of them can decode in every step.
+    `eos_token_ids` end a sequence unless it ignores them. `fingerprint` keys the prefix cache.
+    `policy` is "fcfs" or "priority".
     """
 
     num_blocks: int

@@ -8,7 +8,7 @@ Refusals (`Refused.code`):
     duplicate_request_id      a request of this id is unfinished
     context_length_exceeded   the prompt leaves no room for one token within max_model_len
     request_too_large         the blocks of the prompt (and of one more token for each choice)
-                              exceed the whole pool: it could never run
+                              exceed the whole pool of a KV group: it could never run
     queue_full                too many requests or tokens wait; `retry_after` says for how long
 
 A prompt plus max_tokens beyond the context or the pool is taken: the sequence ends there with
@@ -103,27 +103,28 @@ class Intake:
                 "context_length_exceeded",
                 "prompt",
             )
-        needed, available = self._needed_blocks(submission), self._books.tables.capacity
-        if needed > available:
-            size = config.block_size
-            raise Refused(
-                f"the request needs {needed * size} tokens of KV cache at the least (prompt of "
-                f"{length}, {submission.params.choices} choices); the whole cache has "
-                f"{available * size}. Shorten the prompt, ask for fewer choices, or give the "
-                "server a larger cache.",
-                "request_too_large",
-                "prompt",
-            )
+        for pool in self._books.tables.pools:
+            needed, size = self._needed_blocks(submission, pool.spec.span), config.block_size
+            if needed > pool.total:
+                raise Refused(
+                    f"the request needs {needed * size} tokens of KV cache at the least (prompt of "
+                    f"{length}, {submission.params.choices} choices); the whole cache has "
+                    f"{pool.total * size}. Shorten the prompt, ask for fewer choices, or give the "
+                    "server a larger cache.",
+                    "request_too_large",
+                    "prompt",
+                )
 
-    def _needed_blocks(self, submission: Submission) -> int:
-        """Blocks to hold the prompt once and each choice's first token after it."""
+    def _needed_blocks(self, submission: Submission, span: int) -> int:
+        """Blocks to hold the prompt once, as far as it is seen (`span`), and each choice's first
+        token after it."""
         length, params = len(submission.prompt), submission.params
         tables, size = self._books.tables, self._config.block_size
         stored = 0 if params.max_tokens is not None and params.max_tokens <= 1 else 1
         if not stored:
-            return tables.blocks_for(length)
-        shared = length // size
-        return shared + params.choices * (tables.blocks_for(length + 1) - shared)
+            return min(tables.blocks_for(length), span)
+        of_each = tables.blocks_for(length + 1) - length // size
+        return min(length // size + of_each, span) + (params.choices - 1) * of_each
 
     def _refuse_full(self, submission: Submission) -> None:
         """Resumed requests were taken before; a crash must not turn them away."""

@@ -5,6 +5,7 @@ Does not know: how to repair anything. Tests check after every step, an engine w
 after every step when it is told to be paranoid. All checks are O(blocks + sequences).
 
     counts equal table membership          check
+    windows hold what is seen, no more     check
     free + held + cached = total           check
     every sequence is in one place         check
     waiting hold nothing, owners run       check
@@ -39,7 +40,7 @@ def check(scheduler: Scheduler) -> None:
             raise InvariantError(f"group {group}: {error}") from error
         counts = [0] * pool.total
         for sequence in holders:
-            for block in sequence.tables[group]:
+            for block in sequence.tables[group].held():
                 counts[block] += 1
         for block, count in enumerate(counts):
             if count != pool.refs(block):
@@ -49,6 +50,10 @@ def check(scheduler: Scheduler) -> None:
                 )
         if pool.free + pool.held + pool.cached != pool.total or pool.free < 0:
             raise InvariantError(f"group {group}: free, held and cached do not add up")
+        for sequence in books.running:
+            first = sequence.tables[group].first
+            if first != pool.spec.first_seen(sequence.computed):
+                raise _wrong(sequence, f"group {group}: holds blocks from {first} on")
     _check_states(scheduler)
 
 
@@ -129,6 +134,9 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
         for row in plan.rows:
             end = row.start + len(row.tokens)
             table = row.tables[group]
+            first = sequences[row.rid].tables[group].first
+            if first > pool.spec.first_seen(row.start):
+                raise InvariantError(f"row {row.rid} sees blocks that were given back")
             if len(table) != books.tables.blocks_for(end):
                 raise InvariantError(f"row {row.rid}: its table does not fit its positions")
             for position in range(max(row.start, row.write_from), end):
@@ -136,6 +144,8 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
                 slot = (block, position % config.block_size)
                 if slot in written:
                     raise InvariantError(f"slot {slot} is written by two rows")
+                if position // config.block_size < first:
+                    raise InvariantError(f"row {row.rid} writes where it gave a block back")
                 if pool.refs(block) != 1 or pool.hash_of(block) is not None:
                     raise InvariantError(f"row {row.rid} writes block {block}, which is shared")
                 written.add(slot)

@@ -6,7 +6,8 @@ Does not know: models and machines beyond the numbers given, configuration files
 
 `plan_memory` sizes the pool and `footprint` is its inverse: what a size costs. For every plan
 `footprint(plan) <= budget`, and where the budget is what bounds the pool, one more block would
-exceed it.
+exceed it. A model with sliding windows has a pool for each KV group: `num_blocks` is the widest
+one's, from which the others follow (kv_pools).
 
     budget = memory * utilization
     +---------+-----------+---------+---------------------------+--------+
@@ -20,6 +21,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+
+from octavo.core.kv_pools import KvGroup, KvPools
 
 RESERVE = 192 * 1024**2
 """Bytes for the two processes themselves: interpreter, libraries, tokenizer, buffers."""
@@ -73,13 +76,19 @@ class DoesNotFit(PlanError):
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What of a model counts here, in bytes; `max_position` in tokens. `workspace_bytes` are taken
-    whatever the batch, `workspace_bytes_per_token` for each token of a step."""
+    whatever the batch, `workspace_bytes_per_token` for each token of a step. `kv_groups` divide
+    `kv_bytes_per_token` by window (empty: all is full attention)."""
 
     weight_bytes: int
     kv_bytes_per_token: int
     workspace_bytes_per_token: int
     workspace_bytes: int
     max_position: int
+    kv_groups: tuple[KvGroup, ...] = ()
+
+    @property
+    def groups(self) -> tuple[KvGroup, ...]:
+        return self.kv_groups or (KvGroup(0, self.kv_bytes_per_token),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,13 @@ class MemoryPlan:
     shortened: bool
 
     @property
+    def pools(self) -> tuple[int, ...]:
+        """The blocks of each KV group."""
+        return _pools(self.model, self.limits).sizes(self.num_blocks)
+
+    @property
     def kv_tokens(self) -> int:
+        """Of the widest group."""
         return self.num_blocks * self.limits.block_size
 
     @property
@@ -128,7 +143,7 @@ class MemoryPlan:
     def chats(self) -> tuple[int, int]:
         """(how many, of how many tokens): chats of typical length that the cache holds at once."""
         length = min(CHAT, self.max_model_len)
-        return self.kv_tokens // length, length
+        return _pools(self.model, self.limits).together(self.num_blocks, length), length
 
     def ledger(self) -> list[Line]:
         return _ledger(self.model, self.limits, self.num_blocks)
@@ -155,14 +170,15 @@ def plan_memory(model: ModelFacts, limits: MemoryLimits) -> MemoryPlan:
     fits = _blocks_that_fit(model, limits)
     fixed = _fixed_blocks(model, limits)
     available = fits if fixed is None else fixed
-    wanted = 1 if asked is None else _blocks(asked, limits)
+    pools = _pools(model, limits)
+    wanted = 1 if asked is None else pools.wanted(asked)
     if available < wanted or available > fits:
         raise _does_not_fit(model, limits, max(available, wanted), available >= wanted)
-    longest = min(model.max_position, available * limits.block_size) if asked is None else asked
+    longest = min(model.max_position, pools.longest(available)) if asked is None else asked
     if fixed is None:
         typical = longest if limits.typical_len is None else min(longest, limits.typical_len)
-        enough = limits.max_num_seqs * _blocks(typical, limits)
-        available = min(fits, max(enough, _blocks(longest, limits)))
+        enough = pools.enough(limits.max_num_seqs, typical)
+        available = min(fits, max(enough, pools.enough(1, longest)))
     return MemoryPlan(model, limits, available, longest, longest < model.max_position and not asked)
 
 
@@ -188,13 +204,20 @@ def show_ledger(lines: list[Line], budget: int) -> list[str]:
 
 
 def _ledger(model: ModelFacts, limits: MemoryLimits, num_blocks: int) -> list[Line]:
-    batched = limits.max_num_batched_tokens
-    kv_bytes = num_blocks * _cache_bytes(model, limits)
+    batched, size = limits.max_num_batched_tokens, limits.block_size
+    pools = _pools(model, limits).sizes(num_blocks)
     return [
         Line("weights", model.weight_bytes),
         Line("workspace", _workspace(model, batched), batched),
-        Line("KV cache", kv_bytes, num_blocks * limits.block_size),
-        Line("reserve", RESERVE + num_blocks * BLOCK_OVERHEAD),
+        *(
+            Line(
+                f"window {group.window}" if group.window else "KV cache",
+                blocks * size * group.bytes_per_token,
+                blocks * size,
+            )
+            for group, blocks in zip(model.groups, pools, strict=True)
+        ),
+        Line("reserve", RESERVE + sum(pools) * BLOCK_OVERHEAD),
     ]
 
 
@@ -202,27 +225,26 @@ def _workspace(model: ModelFacts, tokens: int) -> int:
     return model.workspace_bytes + tokens * model.workspace_bytes_per_token
 
 
-def _cache_bytes(model: ModelFacts, limits: MemoryLimits) -> int:
-    """Keys and values of one block."""
-    return limits.block_size * model.kv_bytes_per_token
-
-
-def _blocks(tokens: int, limits: MemoryLimits) -> int:
-    return -(-tokens // limits.block_size)
+def _pools(model: ModelFacts, limits: MemoryLimits) -> KvPools:
+    """How the groups share memory. Where `kv_tokens` fixes the pools, they are the same for every
+    max_model_len."""
+    asked = limits.max_model_len if limits.kv_tokens is None else None
+    typical = min(CHAT, model.max_position if asked is None else asked)
+    return KvPools(model.groups, limits.block_size, typical, limits.max_num_batched_tokens)
 
 
 def _blocks_that_fit(model: ModelFacts, limits: MemoryLimits) -> int:
     rest = limits.budget - footprint(model, limits, 0)
-    return max(0, rest // (_cache_bytes(model, limits) + BLOCK_OVERHEAD))
+    return _pools(model, limits).largest(rest, BLOCK_OVERHEAD)
 
 
 def _fixed_blocks(model: ModelFacts, limits: MemoryLimits) -> int | None:
     """The size that kv_bytes or kv_tokens ask for (the smaller of the two)."""
-    sizes = []
+    sizes, pools = [], _pools(model, limits)
     if limits.kv_bytes is not None:
-        sizes.append(limits.kv_bytes // max(1, _cache_bytes(model, limits)))
+        sizes.append(pools.largest(limits.kv_bytes))
     if limits.kv_tokens is not None:
-        sizes.append(_blocks(limits.kv_tokens, limits))
+        sizes.append(pools.blocks(limits.kv_tokens))
     return min(sizes, default=None)
 
 
@@ -262,7 +284,7 @@ def _candidates(model: ModelFacts, limits: MemoryLimits, blocks: int) -> Iterato
     if fixed is not None:
         size = min(blocks, fits)
         if limits.kv_bytes is not None:
-            yield Change("kv_memory", size * _cache_bytes(model, limits))
+            yield Change("kv_memory", _pools(model, limits).bytes(size))
         if limits.kv_tokens is not None:
             yield Change("kv_tokens", size * limits.block_size)
     if limits.memory > 0:
@@ -292,5 +314,6 @@ def _fits(model: ModelFacts, limits: MemoryLimits, change: Change) -> bool:
     fixed = _fixed_blocks(model, changed)
     fits = _blocks_that_fit(model, changed)
     available = fits if fixed is None else fixed
-    wanted = 1 if changed.max_model_len is None else _blocks(changed.max_model_len, changed)
+    asked = changed.max_model_len
+    wanted = 1 if asked is None else _pools(model, changed).wanted(asked)
     return wanted <= available <= fits

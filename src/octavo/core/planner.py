@@ -81,7 +81,7 @@ class Planner:
         tables = self._tables
         first = max(sequence.start, sequence.write_from)
         end = sequence.start + count
-        while tables.missing(sequence.tables, first, end) > tables.available:
+        while tables.lacking(sequence.tables, first, end) > 0:
             if not self._books.yielding and not self._books.lingering:
                 victim = self._victim(plan, sequence)
                 if victim is not None and not victim.rows_in_flight:
@@ -136,7 +136,7 @@ class Planner:
         """Begin the sequence, park it, end it, or leave it; returns the tokens of its row."""
         books, tables = self._books, self._tables
         known, size = len(sequence.tokens), self._config.block_size
-        if tables.blocks_for(known) > tables.capacity:
+        if known > tables.longest:
             # It filled the whole pool before it was preempted, and needs one block more.
             books.ready.append(books.finish(sequence, FinishReason.LENGTH))
             return 0
@@ -144,7 +144,7 @@ class Planner:
         if self._config.enable_prefix_caching:
             extend_hashes(sequence.hashes, sequence.live.root, sequence.tokens, size)
             if not sequence.scores_prompt:
-                hits = tables.hits(sequence.hashes, full)
+                hits = tables.hits(sequence.hashes, full, known)
                 owner = books.dedup.owner(sequence.hashes[hits]) if hits < full else None
                 if owner is not None and len(books.dedup) >= MAX_PARKED:
                     sequence.wait = Wait.PREFIX
@@ -152,13 +152,21 @@ class Planner:
                 if owner is not None:
                     books.park(sequence, owner, hits)
                     return 0
+        start = tables.resume_at(hits, known)
+        count = self._within_prompt(sequence, min(known - start, budget))
         if not self._fits(sequence, hits):
             sequence.wait = Wait.MEMORY
             return 0
+        if tables.windowed:
+            # Windows are promised what they hold at most, which others may still be giving back.
+            count = min(count, tables.room_after(sequence.hashes, hits, known) - start)
+            if count <= 0:
+                sequence.wait = Wait.MEMORY
+                return 0
         books.take(sequence)
-        tables.adopt(sequence.tables, sequence.hashes, hits)
+        tables.adopt(sequence.tables, sequence.hashes, hits, known)
         sequence.published = hits
-        sequence.computed = min(hits * size, known - 1)
+        sequence.computed = start
         sequence.write_from = hits * size if hits * size == known else 0
         if self._config.enable_prefix_caching:
             books.dedup.own(sequence, hits, full)
@@ -167,7 +175,6 @@ class Planner:
             books.counters.cached_tokens += sequence.live.cached_tokens
         books.emit(EventKind.ADMITTED, sequence, sequence.computed)
         books.begin(sequence, now)
-        count = self._within_prompt(sequence, min(known - sequence.computed, budget))
         place_row(books, plan, sequence, count)
         return count
 

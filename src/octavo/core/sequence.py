@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from octavo.core.plan import TokenLogprob
 from octavo.core.request import Submission
+from octavo.core.tables import Table
 
 
 class State(enum.Enum):
@@ -75,7 +76,7 @@ class Sequence:
     tokens: list[int]
     prompt_len: int
     limit: int
-    tables: tuple[list[int], ...]
+    tables: Table
     state: State = State.WAITING
     wait: Wait = Wait.QUEUE
     computed: int = 0

@@ -37,7 +37,7 @@ class Counters:
 @dataclass(slots=True)
 class SchedulerStats:
     """Names as in the engine's stats frame. Sequences are counted, not requests; block figures are
-    of the first KV group."""
+    sums over the KV groups, and `group_blocks` and `group_held` tell them apart."""
 
     running: int
     waiting: int
@@ -59,33 +59,32 @@ class SchedulerStats:
     steps_total: int
     finished_total: dict[str, int]
     refused_total: dict[str, int]
+    group_blocks: dict[str, int]
+    """Blocks in the pool of each KV group, by name: "full", "window 512"."""
+    group_held: dict[str, int]
 
 
 def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
     """The figures now."""
-    pool = books.tables.pools[0]
+    pools = books.tables.pools
     counters = books.counters
-    size = books.config.block_size
-    filled: dict[int, int] = {}
-    logical = 0
-    for sequence in (*books.running, *books.lingering.values()):
-        table = sequence.tables[0]
-        logical += len(table)
-        written = max(sequence.computed, sequence.write_from)
-        for index, block in enumerate(table):
-            slots = min(size, max(0, written - index * size))
-            if slots > filled.get(block, 0):
-                filled[block] = slots
+    filled, logical = _filled(books)
+    blocks: dict[str, int] = {}
+    held: dict[str, int] = {}
+    for pool in pools:
+        name = f"window {pool.spec.window}" if pool.spec.window else "full"
+        blocks[name] = blocks.get(name, 0) + pool.total
+        held[name] = held.get(name, 0) + pool.held
     return SchedulerStats(
         running=len(books.running),
         waiting=waiting,
         waiting_tokens=books.unstarted_tokens,
-        blocks_total=pool.total,
-        blocks_held=pool.held,
-        blocks_cached=pool.cached,
-        blocks_free=pool.free,
-        block_size=size,
-        slots_filled=sum(filled.values()),
+        blocks_total=sum(pool.total for pool in pools),
+        blocks_held=sum(pool.held for pool in pools),
+        blocks_cached=sum(pool.cached for pool in pools),
+        blocks_free=sum(pool.free for pool in pools),
+        block_size=books.config.block_size,
+        slots_filled=filled,
         logical_blocks=logical,
         prompt_tokens_total=counters.prompt_tokens,
         cached_tokens_total=counters.cached_tokens,
@@ -93,8 +92,27 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
         computed_tokens_total=counters.computed_tokens,
         preemptions_total=counters.preemptions,
         copies_total=counters.copies,
-        blocks_evicted_total=pool.evictions,
+        blocks_evicted_total=sum(pool.evictions for pool in pools),
         steps_total=counters.steps,
         finished_total=dict(counters.finished),
         refused_total=dict(counters.refused),
+        group_blocks=blocks,
+        group_held=held,
     )
+
+
+def _filled(books: Lifecycle) -> tuple[int, int]:
+    """Token slots written in held blocks, each block once; and the held places of all tables."""
+    size = books.config.block_size
+    logical = 0
+    filled: dict[tuple[int, int], int] = {}
+    for sequence in (*books.running, *books.lingering.values()):
+        written = max(sequence.computed, sequence.write_from)
+        for group, table in enumerate(sequence.tables):
+            logical += len(table) - table.first
+            for index in range(table.first, len(table)):
+                slots = min(size, max(0, written - index * size))
+                place = (group, table[index])
+                if slots > filled.get(place, 0):
+                    filled[place] = slots
+    return sum(filled.values()), logical

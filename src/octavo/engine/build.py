@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from octavo.core.blocks import GroupSpec
 from octavo.core.config import SchedulerConfig
 from octavo.core.scheduler import Scheduler
 from octavo.engine.clock import MonotonicClock
@@ -77,4 +78,20 @@ def _scheduler_config(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
         eos_token_ids=tuple(loaded.info.eos_token_ids),
         fingerprint=loaded.fingerprint,
         policy=config.scheduling_policy,
+        groups=_groups(config, loaded),
+    )
+
+
+def _groups(config: EngineConfig, loaded: Loaded) -> tuple[GroupSpec, ...]:
+    """The model's KV groups with their pools. Raises EngineFatal where there are not as many."""
+    windows = [group.window for group in loaded.info.kv_groups] or [0]
+    pools = config.pools or (config.num_blocks,) * len(windows)
+    if len(pools) != len(windows):
+        raise EngineFatal(
+            f"{len(pools)} pools are planned for the {len(windows)} KV groups of the model",
+            "wrong_kv_groups",
+        )
+    return tuple(
+        GroupSpec(blocks, config.block_size, window)
+        for blocks, window in zip(pools, windows, strict=True)
     )

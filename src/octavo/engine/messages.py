@@ -19,7 +19,8 @@ from octavo.core.request import Output, Submission
 class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     """Everything the engine process needs; decided (and planned) before it starts.
 
-    `num_blocks` is the planned pool. `executor` is a dotted `module:function` that takes the
+    `num_blocks` is the planned pool, `pools` that of each KV group (empty: `num_blocks` for each).
+    `executor` is a dotted `module:function` that takes the
     config and returns an `engine.engine_core.Loaded`; tests put their own there.
     """
 
@@ -27,6 +28,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     served_name: str
     max_model_len: int
     num_blocks: int
+    pools: tuple[int, ...] = ()
     block_size: int = 16
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 2048
@@ -115,6 +117,9 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     blocks_cached: int = 0
     blocks_free: int = 0
     block_size: int = 16
+    group_blocks: dict[str, int] = {}
+    """The pool of each KV group ("full", "window 512"); the figures above are sums over them."""
+    group_held: dict[str, int] = {}
     slots_filled: int = 0
     """Token slots written in held blocks (each physical block once)."""
     logical_blocks: int = 0

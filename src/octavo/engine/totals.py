@@ -11,7 +11,7 @@ import msgspec
 
 from octavo.engine.messages import EngineStats
 
-_KEPT = ("model", "blocks_total", "block_size")
+_KEPT = ("model", "blocks_total", "block_size", "group_blocks")
 _COUNTERS = tuple(
     name for name in EngineStats.__struct_fields__ if name.endswith("_total") and name not in _KEPT
 )

@@ -10,14 +10,14 @@ that fails becomes an entry of `StepResult.errors`; the others are computed as i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from octavo.core.plan import Row, RowResult, StepPlan, StepResult, TokenLogprob, Want
 from octavo.model.batch import Assembled, Work, assemble
 from octavo.model.decoder import Decoder
 from octavo.model.info import LOGIT_ROWS
-from octavo.model.kv_cache import cache_layout
-from octavo.model.sequence import Sequence
+from octavo.model.kv_cache import cache_layout, group_windows
+from octavo.model.sequence import Sequence as SequenceState
 from octavo.model.warm_up import warm_up
 from octavo.ops import NONFINITE_LOGITS, Array, Ops, SampledRow
 
@@ -35,25 +35,27 @@ class ModelExecutor:
         *,
         num_blocks: int,
         block_size: int,
+        pools: Sequence[int] = (),
         eos_ids: Iterable[int] = (),
         kv_dtype: str = "float32",
     ) -> None:
+        """`pools` are the blocks of each KV group, where they are not `num_blocks` for all."""
         self.nonfinite = 0
         self._decoder = decoder
         self._ops = ops
         self._eos_ids = tuple(eos_ids)
-        self._num_blocks = num_blocks
         self._block_size = block_size
         layout = cache_layout(decoder.spec, block_size, kv_dtype)
-        self.groups = len(layout.layers)
-        self._cache = ops.allocate_cache(layout, [num_blocks] * self.groups)
-        self._sequences: dict[int, Sequence] = {}
+        self.groups = len(group_windows(decoder.spec))
+        self._pools = list(pools) or [num_blocks] * self.groups
+        self._cache = ops.allocate_cache(layout, self._pools)
+        self._sequences: dict[int, SequenceState] = {}
 
     def submit(self, plan: StepPlan) -> StepResult:
         for rid in plan.ended:
             self._sequences.pop(rid, None)
         for admitted in plan.admitted:
-            self._sequences[admitted.rid] = Sequence(admitted)
+            self._sequences[admitted.rid] = SequenceState(admitted)
         result = StepResult([RowResult() for _ in plan.rows])
         if plan.copies:
             copies = [(c.group, c.source, c.target) for c in plan.copies]
@@ -107,11 +109,11 @@ class ModelExecutor:
     def _check_tables(self, row: Row, end: int) -> str | None:
         if len(row.tables) != self.groups:
             return f"{len(row.tables)} block tables for {self.groups} KV groups"
-        for table in row.tables:
+        for table, blocks in zip(row.tables, self._pools, strict=True):
             if len(table) * self._block_size < end:
                 return f"{len(table)} blocks of {self._block_size} do not cover {end} positions"
-            if min(table) < 0 or max(table) >= self._num_blocks:
-                return f"a block id is outside the pool of {self._num_blocks} blocks"
+            if min(table) < 0 or max(table) >= blocks:
+                return f"a block id is outside the pool of {blocks} blocks"
         return None
 
     def _compute(self, plan: StepPlan, work: list[Work], result: StepResult) -> None:

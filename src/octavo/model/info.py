@@ -24,15 +24,25 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
+class KvGroup:
+    """Layers that see equally far: `window` positions, the token itself included (0: all)."""
+
+    window: int
+    layers: int
+    bytes_per_token: int
+    """Keys and values of these layers."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """Facts about one model. Byte figures are of the reference backend, which holds everything in
     float32; `sizes.sized` gives those of another.
 
-    `packs` are all its matrices (none: not known).
-    `kv_bytes_per_token` counts keys and values of all layers. `generation` holds the defaults of
-    generation_config (temperature, top_p, top_k, repetition_penalty ...), already reduced to
-    SamplingParams names; `do_sample: false` is temperature 0. `eos_token_ids` is the union of what
-    config, generation_config and tokenizer say.
+    `packs` are all its matrices (none: not known). `kv_bytes_per_token` counts keys and values of
+    all layers; `kv_groups` has them by window, in the order of the block tables (none: all layers
+    see everything). `generation` holds the defaults of generation_config (temperature, top_p,
+    top_k, repetition_penalty ...), already reduced to SamplingParams names; `do_sample: false` is
+    temperature 0. `eos_token_ids` is the union of what config, generation_config and tokenizer say.
     """
 
     path: str
@@ -69,3 +79,4 @@ class ModelInfo:
     rope: str = ""
     """The kind of rope scaling and its factor, e.g. "yarn, factor 4"; empty: none."""
     packs: tuple[Pack, ...] = ()
+    kv_groups: tuple[KvGroup, ...] = ()

@@ -1,11 +1,12 @@
 """The shape and the price of a model's KV cache.
 
-Owns: the cache layout of a decoder, and bytes per block.
+Owns: the cache layout of a decoder, its KV groups, and bytes per block.
 Does not know: which blocks are in use (core.blocks), or how a backend lays a block out.
 """
 
 from __future__ import annotations
 
+from octavo.model.info import KvGroup
 from octavo.model.spec import DecoderSpec
 from octavo.ops import CacheLayout
 
@@ -28,6 +29,37 @@ def cache_layout(spec: DecoderSpec, block_size: int, dtype: str = "float32") -> 
     groups = [layer.attention.group for layer in spec.layers]
     layers = tuple(groups.count(group) for group in range(max(groups) + 1))
     return CacheLayout(block_size, layers, kv_heads, head_dim, dtype)
+
+
+def group_windows(spec: DecoderSpec) -> tuple[int, ...]:
+    """The window of each KV group (0: full attention). Raises ValueError where layers of one group
+    see differently far, or a group or a place in it is missing: blocks are given back by group."""
+    found: dict[int, int] = {}
+    places: dict[int, list[int]] = {}
+    for index, layer in enumerate(spec.layers):
+        attention = layer.attention
+        window = found.setdefault(attention.group, attention.window)
+        if window != attention.window:
+            raise ValueError(
+                f"layer {index} has a window of {attention.window}; the others of KV group "
+                f"{attention.group} have {window}"
+            )
+        places.setdefault(attention.group, []).append(attention.layer)
+    if sorted(found) != list(range(len(found))):
+        raise ValueError(f"KV groups must be numbered from 0 on, not {sorted(found)}")
+    for group, layers in places.items():
+        if sorted(layers) != list(range(len(layers))):
+            raise ValueError(f"KV group {group} has layers in the places {sorted(layers)}")
+    return tuple(found[group] for group in range(len(found)))
+
+
+def kv_groups(spec: DecoderSpec, dtype: str = "float32") -> tuple[KvGroup, ...]:
+    """The KV groups of a decoder with what they take for a token."""
+    layout = cache_layout(spec, 1, dtype)
+    return tuple(
+        KvGroup(window, layout.layers[group], bytes_per_block(layout, group))
+        for group, window in enumerate(group_windows(spec))
+    )
 
 
 def bytes_per_block(layout: CacheLayout, group: int = 0, *, padded: bool = False) -> int:

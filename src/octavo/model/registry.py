@@ -19,6 +19,7 @@ from octavo.model.families.fields import Fields
 from octavo.model.generation import from_generation_config, from_gguf, token_ids, union
 from octavo.model.gguf import Header, read_header, split_parts
 from octavo.model.info import LOGIT_ROWS, ModelInfo
+from octavo.model.kv_cache import kv_groups
 from octavo.model.pickled import is_pickled, refuse
 from octavo.model.rope_words import rope_words
 from octavo.model.safetensors import load_json
@@ -204,6 +205,7 @@ def _info(
         head_dim=attention.head_dim,
         weight_bytes=FLOAT_BYTES * parameters,
         kv_bytes_per_token=FLOAT_BYTES * 2 * kv_width * len(spec.layers),
+        kv_groups=kv_groups(spec),
         workspace_bytes_per_token=FLOAT_BYTES * workspace,
         workspace_bytes=FLOAT_BYTES * LOGIT_ROWS * spec.vocab,
         vocab_used=spec.vocab_used,

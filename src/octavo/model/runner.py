@@ -7,7 +7,7 @@ Does not know: processes, scheduling. The configuration is any object with the f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,6 +39,8 @@ class LoadConfig(Protocol):
     def max_model_len(self) -> int: ...
     @property
     def num_blocks(self) -> int: ...
+    @property
+    def pools(self) -> Sequence[int]: ...
     @property
     def block_size(self) -> int: ...
     @property
@@ -94,24 +96,29 @@ def load(
         decoder = _pack(opened, ops, config.threads, progress)
     finally:
         opened.source.close()
+    layout = cache_layout(opened.spec, config.block_size, cached)
+    pools = tuple(config.pools) or (config.num_blocks,) * len(layout.layers)
     executor = ModelExecutor(
         decoder,
         ops,
         num_blocks=config.num_blocks,
+        pools=pools,
         block_size=config.block_size,
         eos_ids=opened.info.eos_token_ids,
         kv_dtype=cached,
     )
     for note in ops.notes:
         log.info("%s", note)
-    layout = cache_layout(opened.spec, config.block_size, cached)
     notes = {
         "backend": ops.name,
         "numerics": ops.identity,
         "dtype": config.dtype,
         "losses": ops.notes,
         "kv_dtype": layout.dtype,
-        "kv_bytes": bytes_per_block(layout, padded=ops.name == "cpu") * config.num_blocks,
+        "kv_bytes": sum(
+            blocks * bytes_per_block(layout, group, padded=ops.name == "cpu")
+            for group, blocks in enumerate(pools)
+        ),
         "threads": config.threads,
     }
     return Loaded(executor, opened.info, print_of, notes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.model.info import ModelInfo, Pack
+from octavo.model.info import KvGroup, ModelInfo, Pack
 from octavo.model.kv_cache import TILE_KEYS, bytes_per_block
 from octavo.ops import CacheLayout
 from octavo.ops.packing import packed_bytes, stack_bytes
@@ -37,16 +37,26 @@ def sized(
     quantize: str = "none",
     kv_cache_dtype: str = "auto",
 ) -> ModelInfo:
-    """`model` with `weight_bytes` and `kv_bytes_per_token` as `backend` will hold them."""
+    """`model` with `weight_bytes`, `kv_bytes_per_token` and `kv_groups` as `backend` will hold
+    them."""
     backend = resolve_backend(backend)
     if backend == "reference":
         return model
     cached = kv_dtype(backend, dtype, kv_cache_dtype)
-    layout = CacheLayout(TILE_KEYS, (model.layers,), model.kv_heads, model.head_dim, cached)
+    groups = model.kv_groups or (KvGroup(0, model.layers, model.kv_bytes_per_token),)
+    layers = tuple(group.layers for group in groups)
+    layout = CacheLayout(TILE_KEYS, layers, model.kv_heads, model.head_dim, cached)
+    held = [
+        bytes_per_block(layout, group, padded=backend == "cpu") // TILE_KEYS
+        for group in range(len(groups))
+    ]
     return replace(
         model,
         weight_bytes=_weight_bytes(model, backend, dtype, quantize),
-        kv_bytes_per_token=bytes_per_block(layout, padded=backend == "cpu") // TILE_KEYS,
+        kv_bytes_per_token=sum(held),
+        kv_groups=tuple(
+            replace(group, bytes_per_token=each) for group, each in zip(groups, held, strict=True)
+        ),
     )
 
 

@@ -4,7 +4,8 @@ Owns: every metric's name, type, labels and buckets; the snapshot's way into gau
 Does not know: HTTP routes or sampling. `metric_reference` is what the reference page is made of.
 
 Names are vLLM's where the meaning is the same, with the prefix `octavo:`. All times are seconds.
-Labels come from bounded sets: the served name, route templates, status codes, finish reasons.
+Labels come from bounded sets: the served name, route templates, status codes, finish reasons, the
+KV groups of the model.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ TABLE = (
     Row("num_requests_running", "gauge", "Sequences that are running."),
     Row("num_requests_waiting", "gauge", "Sequences that wait to run."),
     Row("num_waiting_tokens", "gauge", "Prompt tokens of the sequences that wait."),
-    Row("kv_cache_usage_perc", "gauge", "Share of the KV blocks that sequences hold, 0 to 1."),
-    Row("kv_blocks_total", "gauge", "KV blocks in the pool."),
+    Row("kv_cache_usage_perc", "gauge", "Share of KV blocks held, 0 to 1, in the fullest group."),
+    Row("kv_blocks_total", "gauge", "KV blocks in the pools."),
     Row("kv_blocks_held", "gauge", "KV blocks that sequences hold."),
     Row("kv_blocks_cached", "gauge", "KV blocks kept only for the prefix cache."),
     Row("kv_blocks_free", "gauge", "KV blocks that hold nothing."),
+    Row("kv_group_blocks", "gauge", "KV blocks in the pool of a KV group.", ("kv_group",)),
+    Row("kv_group_held", "gauge", "KV blocks of a group that sequences hold.", ("kv_group",)),
     Row("kv_slots_filled_ratio", "gauge", "Filled token slots over slots of held blocks, 0 to 1."),
     Row("kv_share_ratio", "gauge", "Blocks in all tables over blocks held; above 1: shared."),
     Row("prefix_cache_queries", "counter", "Prompt tokens looked up in the prefix cache."),
@@ -185,7 +188,7 @@ def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
         "num_requests_running": stats.running,
         "num_requests_waiting": stats.waiting,
         "num_waiting_tokens": stats.waiting_tokens,
-        "kv_cache_usage_perc": held / stats.blocks_total if stats.blocks_total else 0.0,
+        "kv_cache_usage_perc": _usage(stats),
         "kv_blocks_total": stats.blocks_total,
         "kv_blocks_held": held,
         "kv_blocks_cached": stats.blocks_cached,
@@ -207,5 +210,14 @@ def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
         "engine_ready": float(view.ready),
     }
     values = {name: {"": float(value)} for name, value in plain.items()}
+    values["kv_group_blocks"] = {name: float(n) for name, n in stats.group_blocks.items()}
+    values["kv_group_held"] = {name: float(n) for name, n in stats.group_held.items()}
     values["request_refused"] = {code: float(n) for code, n in stats.refused_total.items()}
     return values
+
+
+def _usage(stats: EngineStats) -> float:
+    """The share of blocks held in the fullest KV group: the one that runs out first."""
+    groups = stats.group_blocks or {"": stats.blocks_total}
+    held = stats.group_held or {"": stats.blocks_held}
+    return max((held.get(name, 0) / total for name, total in groups.items() if total), default=0.0)

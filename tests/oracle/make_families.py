@@ -21,9 +21,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS / "oracle")]
+
+import corrections  # noqa: E402
 
 from support import golden_families  # noqa: E402
+from support.family_configs import older  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
 
@@ -31,6 +34,7 @@ Arrays = dict[str, np.ndarray]
 def logits(name: str) -> Arrays:
     """`ids`, `logits` (tokens, vocabulary), and `shapes`: the checkpoint's tensors, as JSON."""
     config = golden_families.CONFIGS[name]
+    attention = "sdpa" if name in older.SDPA else "eager"
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
         golden_families.write_checkpoint(where, config, {})
@@ -40,7 +44,7 @@ def logits(name: str) -> Arrays:
         shapes = _shapes(where / "saved" / "model.safetensors")
         golden_families.write_checkpoint(where, config, shapes)
         model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=torch.float32, attn_implementation="eager"
+            where, dtype=torch.float32, attn_implementation=attention
         ).eval()
         ids = golden_families.token_ids(name)
         with torch.no_grad():
@@ -69,6 +73,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="which families; all by default")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     arguments = parser.parse_args()
+    corrections.apply()
     problems = []
     for name in arguments.names or golden_families.CONFIGS:
         found = logits(name)

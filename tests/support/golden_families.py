@@ -20,6 +20,7 @@ import numpy as np
 
 from support import golden_models
 from support.family_configs import older
+from support.family_configs.long import LONG
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 VOCAB, TOKENS = 97, 48
@@ -79,8 +80,9 @@ def without_each_key(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def token_ids(name: str) -> np.ndarray:
-    rng = np.random.default_rng([len(name), TOKENS])
-    return rng.integers(0, VOCAB, TOKENS)
+    count = LONG[name][1] if name in LONG else TOKENS
+    rng = np.random.default_rng([len(name), count])
+    return rng.integers(0, VOCAB, count)
 
 
 def tensors(shapes: Mapping[str, list[int]]) -> dict[str, np.ndarray]:

@@ -26,6 +26,8 @@ TWINS: dict[str, tuple[str, ...]] = {
     "phi3": ("hidden_act",),
     "phi3_long": (),
     "phi3_short": (),
+    "stablelm": ("hidden_act",),
+    "stablelm_parallel": ("hidden_act",),
 }
 """Golden configurations, without the keys that llama.cpp has no metadata for."""
 

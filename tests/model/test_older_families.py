@@ -1,4 +1,4 @@
-"""MPT, GPT-2, OPT, Falcon and Phi-3 beyond their golden logits: variants, names, refusals."""
+"""Older families beyond their golden logits: variants, names, refusals."""
 
 from __future__ import annotations
 
@@ -101,16 +101,17 @@ def test_b14_mpt_scales_logits(tmp_path: Path) -> None:
     assert_near(logits(path, ids), expected / np.sqrt(config["d_model"]))
 
 
-def test_mpt_may_say_how_wide_its_mlp_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"expansion_ratio": 2}, {"ffn_config": {"ffn_hidden_size": 96}}], ids=str
+)
+def test_mpt_may_say_how_wide_its_mlp_is(changes: dict[str, Any], tmp_path: Path) -> None:
     config, tensors, ids, _ = parts("mpt")
     for name, values in tensors.items():
         if "up_proj" in name:
             tensors[name] = values[:96]
         elif "down_proj" in name:
             tensors[name] = values[:, :96]
-    assert np.isfinite(
-        logits(write(tmp_path, {**config, "expansion_ratio": 2}, tensors), ids)
-    ).all()
+    assert np.isfinite(logits(write(tmp_path, {**config, **changes}, tensors), ids)).all()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,8 @@ def test_mpt_may_say_how_wide_its_mlp_is(tmp_path: Path) -> None:
         ("opt", {"_remove_final_layer_norm": True}, "_remove_final_layer_norm is True"),
         ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False"),
         ("falcon_40b", {"parallel_attn": False}, "parallel_attn is False"),
+        ("gptj", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
+        ("stablelm", {"qk_layernorm": True}, "qk_layernorm is True"),
     ],
 )
 def test_b14_what_is_not_computed_is_refused_by_name(

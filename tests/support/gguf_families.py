@@ -1,7 +1,7 @@
 """Tiny checkpoints of families beyond LLaMA as GGUF, the way llama.cpp's converter makes them.
 
-Owns: metadata and rows of mpt, gpt2, falcon, gptneox and phi3. Names of tensors come from the gguf
-package's own tables.
+Owns: metadata and rows of mpt, gpt2, falcon, gptneox, phi3 and stablelm. Names of tensors come from
+the gguf package's own tables.
 Does not know: Octavo.
 """
 
@@ -27,6 +27,7 @@ ARCHITECTURES = {
     "falcon": gguf.MODEL_ARCH.FALCON,
     "gptneox": gguf.MODEL_ARCH.GPTNEOX,
     "phi3": gguf.MODEL_ARCH.PHI3,
+    "stablelm": gguf.MODEL_ARCH.STABLELM,
 }
 
 
@@ -154,10 +155,28 @@ def _phi3(config: Config) -> tuple[dict[str, Any], int, Tensors]:
     return metadata, config["num_hidden_layers"], factors
 
 
+def _stablelm(config: Config) -> tuple[dict[str, Any], int, Tensors]:
+    width = config["hidden_size"] // config["num_attention_heads"]
+    metadata = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "rope.dimension_count": int(config.get("partial_rotary_factor", 0.25) * width),
+        "rope.freq_base": config["rope_theta"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "use_parallel_residual": config.get("use_parallel_residual", False),
+        "attention.layer_norm_epsilon": config["layer_norm_eps"],
+    }
+    return metadata, config["num_hidden_layers"], {}
+
+
 _DESCRIPTIONS: dict[str, Callable[[Config], tuple[dict[str, Any], int, Tensors]]] = {
     "mpt": _mpt,
     "gpt2": _gpt2,
     "falcon": _falcon,
     "gptneox": _gptneox,
     "phi3": _phi3,
+    "stablelm": _stablelm,
 }

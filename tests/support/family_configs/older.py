@@ -1,4 +1,4 @@
-"""Configurations of MPT, GPT-2, OPT, Falcon and Phi-3.
+"""Configurations of MPT, GPT-2, OPT, Falcon, Phi-3, GPT-J and StableLM.
 
 Owns: their keys, each away from its default.
 Does not know: weights, answers (golden_families).
@@ -68,6 +68,34 @@ _PHI3: dict[str, Any] = {
     "rope_theta": 50000.0,
     "pad_token_id": 0,
 }
+_GPTJ: dict[str, Any] = {
+    "architectures": ["GPTJForCausalLM"],
+    "model_type": "gptj",
+    "vocab_size": VOCAB,
+    "n_embd": 64,
+    "n_head": 4,
+    "n_layer": 3,
+    "n_positions": 64,
+    "n_inner": 112,
+    "rotary_dim": 10,
+    "layer_norm_epsilon": 3e-2,
+    "activation_function": "relu",
+}
+_STABLELM: dict[str, Any] = {
+    "architectures": ["StableLmForCausalLM"],
+    "model_type": "stablelm",
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 64,
+    "layer_norm_eps": 3e-2,
+    "rope_theta": 50000.0,
+    "use_qkv_bias": True,
+}
 _LONGROPE: dict[str, Any] = {
     "partial_rotary_factor": 0.75,
     "original_max_position_embeddings": 16,
@@ -126,6 +154,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "original_max_position_embeddings": 50,
     },
+    "gptj": _GPTJ,
+    "stablelm": {**_STABLELM, "partial_rotary_factor": 0.5},
+    "stablelm_parallel": {
+        **_STABLELM,
+        "use_parallel_residual": True,
+        "tie_word_embeddings": True,
+    },
 }
 
 CONTEXTS = {"phi3_short": 50}
@@ -135,6 +170,7 @@ NEUTRAL: dict[str, set[str]] = {
     "mpt_biases": {"max_seq_len", "attn_config.alibi"},
     "gpt2_unscaled": {"n_inner", "scale_attn_by_inverse_layer_idx"},
     "falcon_7b": {"multi_query"},
+    "gptj": {"n_positions"},
 }
 """Keys that say only what holds without them."""
 

@@ -15,12 +15,14 @@ from octavo.model.families import (
     falcon,
     gpt2,
     gpt_neox,
+    gptj,
     llama,
     mistral,
     mpt,
     opt,
     phi3,
     qwen2,
+    stablelm,
 )
 from octavo.model.families.family import Family
 from octavo.model.families.unsupported import unsupported
@@ -35,6 +37,8 @@ FAMILIES: tuple[Family, ...] = (
     falcon.FAMILY,
     gpt2.FAMILY,
     opt.FAMILY,
+    gptj.FAMILY,
+    stablelm.FAMILY,
 )
 
 

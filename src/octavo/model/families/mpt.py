@@ -66,6 +66,7 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
         None,
     ),
     "ffn_config.ffn_type": ("mptmlp", None),
+    "ffn_config.ffn_act_fn": ({"name": "gelu"}, None),
     "norm_type": ("low_precision_layernorm", "layernorm", None),
 }
 """Values that mean what is computed here; the three `attn_impl` are one function."""
@@ -82,6 +83,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
         alibi_bias_max="attn_config.alibi_bias_max",
         clip_qkv="attn_config.clip_qkv",
         softmax_scale="attn_config.softmax_scale",
+        intermediate_size="ffn_config.ffn_hidden_size",
     )
     for key, allowed in _ALLOWED.items():
         if fields.values.get(key) not in allowed:

@@ -46,6 +46,8 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     activation = read_activation(fields, "silu", gated=True)
     intermediate = fields.size("intermediate_size")
     window = fields.optional_size("sliding_window") or 0
+    if window >= rope.context():  # no window at all, as phi-3-mini-128k says it
+        window = 0
     tied = fields.flag("tie_word_embeddings")
 
     def build(context: int) -> DecoderSpec:

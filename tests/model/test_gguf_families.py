@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+from octavo.model.errors import ModelError
 from octavo.model.registry import inspect
 from support import gguf_families, golden_families, golden_models, run_decoder
 
@@ -64,6 +65,24 @@ def test_e05_logits_equal_those_of_the_checkpoint(name: str, tmp_path: Path) -> 
     assert facts.max_position == others.max_position
     assert facts.parameters == others.parameters
     assert facts.architecture == others.architecture
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rope.dimension_count": 0}, "partial_rotary_factor is 0"),
+        ({"rope.dimension_count": 17}, "partial_rotary_factor is 1.0625"),
+        ({"rope.scaling.attn_factor": -1.0}, "'attention_factor', which is -1.0"),
+        ({"attention.sliding_window": "20"}, "sliding_window is '20'"),
+    ],
+)
+def test_e05_metadata_that_cannot_be_are_refused_by_name(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config, tensors = checkpoint("phi3_long")
+    path = gguf_families.convert(tmp_path / "m.gguf", config, tensors, metadata=changes)
+    with pytest.raises(ModelError, match=said):
+        inspect(path)
 
 
 def test_e05_parts_of_fused_tensors_stay_quantised(tmp_path: Path) -> None:

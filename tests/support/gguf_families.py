@@ -32,11 +32,17 @@ ARCHITECTURES = {
 
 
 def convert(
-    path: Path, config: Config, tensors: Tensors, types: Mapping[str, Type] | None = None
+    path: Path,
+    config: Config,
+    tensors: Tensors,
+    types: Mapping[str, Type] | None = None,
+    *,
+    metadata: Config | None = None,
 ) -> Path:
-    """`types` by ending of a GGUF name; the rest is F32."""
+    """`types` by ending of a GGUF name; the rest is F32. `metadata` replaces some, by the names
+    that follow the architecture's."""
     arch = config["model_type"].replace("gpt_neox", "gptneox")
-    metadata, layers, extra = _DESCRIPTIONS[arch](config)
+    described, layers, extra = _DESCRIPTIONS[arch](config)
     names = gguf.get_tensor_name_map(ARCHITECTURES[arch], layers)
     found: dict[str, tuple[np.ndarray, Type]] = {}
     for name, values in tensors.items():
@@ -47,7 +53,8 @@ def convert(
         kind = next((k for end, k in (types or {}).items() if new.endswith(end)), Type.F32)
         found[new] = (_rows(arch, config, name, values), kind)
     found |= {name: (values, Type.F32) for name, values in extra.items()}
-    return gguf_files.write(path, arch, {f"{arch}.{k}": v for k, v in metadata.items()}, found)
+    fields = {f"{arch}.{key}": value for key, value in (described | dict(metadata or {})).items()}
+    return gguf_files.write(path, arch, fields, found)
 
 
 def _rows(arch: str, config: Config, name: str, values: np.ndarray) -> np.ndarray:

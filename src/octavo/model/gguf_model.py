@@ -155,12 +155,11 @@ def _rope_scaling(header: Header, at: str) -> dict[str, Any] | None:
 
 def _check_rope_dimension(header: Header, key: str, config: dict[str, Any]) -> None:
     """The rotary part of a head."""
-    rotary, heads = header.metadata.get(key), config.get("num_attention_heads")
-    hidden = config.get("hidden_size")
-    if rotary is None or not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
-        return
-    head_dim = config.get("head_dim") or hidden // heads
-    if head_dim:
+    rotary, head_dim = header.metadata.get(key), config.get("head_dim")
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if head_dim is None and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        head_dim = hidden // heads
+    if isinstance(rotary, int) and isinstance(head_dim, int) and head_dim > 0:
         part = rotary / head_dim
         exact = int(head_dim * part) == rotary
         config["partial_rotary_factor"] = part if exact else math.nextafter(part, math.inf)

@@ -73,7 +73,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     if fields.gguf:
         two_norms, names = fields.flag("norm_of_attention"), _GGUF_TWO_NORMS
     else:
-        two_norms = grouped and fields.size("num_ln_in_parallel_attn", 2) == 2
+        two_norms = grouped and fields.size("num_ln_in_parallel_attn", 2, limit=2) == 2
         names = _TWO_NORMS
     shape = _shape(fields, grouped)
     rope = None if fields.flag("alibi") else read_rope(fields, divisors)

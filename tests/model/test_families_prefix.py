@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +10,33 @@ import pytest
 
 from octavo.model.kv_cache import cache_layout
 from octavo.ops.native import native_available
-from support import golden_models, run_decoder
+from support import golden_families, golden_models, run_decoder
+from support.family_configs import older
 from support.run_decoder import BLOCK, step
 
 LENGTH = 38
 BORDERS = (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, LENGTH - 1)
 EXACT = ["reference", *(["cpu"] if native_available() else [])]
+NAMES = [*golden_models.CONFIGS, "gpt_neox", *older.CONFIGS]
+
+
+def write(path: Path, name: str) -> Path:
+    if name in golden_models.CONFIGS:
+        return golden_models.write_checkpoint(path, name)
+    with np.load(golden_families.GOLDEN / f"{name}.npz") as kept:
+        shapes = json.loads(str(kept["shapes"]))
+    return golden_families.write_checkpoint(path, golden_families.CONFIGS[name], shapes)
 
 
 @pytest.mark.parametrize("shared", BORDERS)
-@pytest.mark.parametrize("name", golden_models.CONFIGS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("backend", EXACT)
 def test_b01_a_prefix_hit_changes_nothing(
     backend: str, name: str, shared: int, tmp_path: Path
 ) -> None:
     """Bitwise (the reference in its row-at-a-time mode): the second sequence finds the full blocks
     of the first `shared` tokens, and computes the rest in pieces of five."""
-    path = golden_models.write_checkpoint(tmp_path / name, name)
+    path = write(tmp_path / name, name)
     decoder, ops = run_decoder.load(path, backend=backend, row_at_a_time=True)
     rng = np.random.default_rng(shared)
     first = rng.integers(0, golden_models.VOCAB, LENGTH).tolist()
@@ -42,14 +53,14 @@ def test_b01_a_prefix_hit_changes_nothing(
         np.testing.assert_array_equal(found, alone[start : start + 5])
 
 
-@pytest.mark.parametrize("name", golden_models.CONFIGS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("backend", EXACT)
 def test_b01_a_full_hit_computes_the_last_token_without_writing_it(
     backend: str, name: str, tmp_path: Path
 ) -> None:
-    path = golden_models.write_checkpoint(tmp_path / name, name)
+    path = write(tmp_path / name, name)
     decoder, ops = run_decoder.load(path, backend=backend, row_at_a_time=True)
-    ids = golden_models.token_ids(name)[: 2 * BLOCK].tolist()
+    ids = np.random.default_rng(3).integers(0, golden_models.VOCAB, 2 * BLOCK).tolist()
     cache = ops.allocate_cache(cache_layout(decoder.spec, BLOCK), [4])
     table = [3, 1, 2]
     whole = step(decoder, ops, cache, table, ids, 0)

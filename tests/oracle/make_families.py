@@ -15,22 +15,32 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS / "oracle")]
+
+import corrections  # noqa: E402
 
 from support import golden_families  # noqa: E402
+from support.family_configs import older  # noqa: E402
+from support.family_configs.long import LONG, ROWS  # noqa: E402
+
+PIECE = 1024
 
 Arrays = dict[str, np.ndarray]
 
 
 def logits(name: str) -> Arrays:
-    """`ids`, `logits` (tokens, vocabulary), and `shapes`: the checkpoint's tensors, as JSON."""
-    config = golden_families.CONFIGS[name]
+    """`ids`, `logits` (tokens, vocabulary), and `shapes`: the checkpoint's tensors, as JSON. Of
+    long ones the ids are not kept, and the last logits only."""
+    long = name in LONG
+    config = LONG[name][0] if long else golden_families.CONFIGS[name]
+    attention = "sdpa" if name in older.SDPA else "eager"
     with tempfile.TemporaryDirectory() as directory:
         where = Path(directory)
         golden_families.write_checkpoint(where, config, {})
@@ -40,13 +50,25 @@ def logits(name: str) -> Arrays:
         shapes = _shapes(where / "saved" / "model.safetensors")
         golden_families.write_checkpoint(where, config, shapes)
         model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=torch.float32, attn_implementation="eager"
+            where, dtype=torch.float32, attn_implementation=attention
         ).eval()
         ids = golden_families.token_ids(name)
         with torch.no_grad():
-            found = model(torch.from_numpy(ids)[None], use_cache=False).logits[0]
-    text = np.array(json.dumps(shapes))
-    return {"ids": ids, "logits": found.float().numpy(), "shapes": text}
+            found = _last_logits(model, ids) if long else _logits(model, ids)
+    answer = {"logits": found.float().numpy(), "shapes": np.array(json.dumps(shapes))}
+    return answer if long else {"ids": ids, **answer}
+
+
+def _logits(model: Any, ids: np.ndarray) -> torch.Tensor:
+    return model(torch.from_numpy(ids)[None], use_cache=False).logits[0]
+
+
+def _last_logits(model: Any, ids: np.ndarray) -> torch.Tensor:
+    """In pieces, for the scores of all at once would be gigabytes."""
+    cache = DynamicCache(config=model.config)
+    for piece in torch.from_numpy(ids).split(PIECE):
+        found = model(piece[None], cache=cache, use_cache=True).logits[0]
+    return found[-ROWS:]
 
 
 def _shapes(path: Path) -> dict[str, list[int]]:
@@ -69,8 +91,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="which families; all by default")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     arguments = parser.parse_args()
+    corrections.apply()
     problems = []
-    for name in arguments.names or golden_families.CONFIGS:
+    for name in arguments.names or [*golden_families.CONFIGS, *LONG]:
         found = logits(name)
         if arguments.check:
             problems.append(differs(name, found))

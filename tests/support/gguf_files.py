@@ -104,11 +104,29 @@ def convert(
         _tensor(writer, gguf_name(name), values, kind)
     for name, values in (extra or {}).items():
         _tensor(writer, name, values, Type.F32)
+    _finish(writer)
+    return path
+
+
+def write(
+    path: Path, arch: str, fields: Mapping[str, Any], tensors: Mapping[str, tuple[np.ndarray, Type]]
+) -> Path:
+    """A file of those metadata (None: left out), and tensors in those types."""
+    writer = gguf.GGUFWriter(path, arch)
+    for key, value in fields.items():
+        if value is not None:
+            _add(writer, key, value)
+    for name, (values, kind) in tensors.items():
+        _tensor(writer, name, values, kind)
+    _finish(writer)
+    return path
+
+
+def _finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 _SCALES = {

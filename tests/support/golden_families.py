@@ -12,13 +12,15 @@ value and every bias away from 0, so that a field that is dropped shows.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from support import golden_models
+from support.family_configs import older
+from support.family_configs.long import LONG
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 VOCAB, TOKENS = 97, 48
@@ -48,19 +50,39 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
         "tie_word_embeddings": True,
     },
+    **older.CONFIGS,
 }
 
-NEUTRAL = frozenset({"architectures", "model_type", "max_position_embeddings", "vocab_size"})
+NEUTRAL = frozenset(
+    {"architectures", "model_type", "max_position_embeddings", "vocab_size", "pad_token_id"}
+)
 """Keys whose loss does not change the logits of a checkpoint that still loads."""
 
-CONTEXTS: dict[str, int] = {}
+NEUTRAL_IN: dict[str, set[str]] = {**older.NEUTRAL}
+"""Further ones, by configuration."""
+
+CONTEXTS: dict[str, int] = {**older.CONTEXTS}
 """The context that the engine is started with, where it is not the longest: it fixes ropes that
 depend on the length."""
 
 
+def without_each_key(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The configuration `name` without each of its keys that matter, and without each key of the
+    objects in it ("outer.inner")."""
+    config, neutral = CONFIGS[name], NEUTRAL | NEUTRAL_IN.get(name, set())
+    for key, value in config.items():
+        if key not in neutral:
+            yield key, {k: v for k, v in config.items() if k != key}
+        for inner in value if isinstance(value, dict) else ():
+            if f"{key}.{inner}" not in neutral:
+                rest = {k: v for k, v in value.items() if k != inner}
+                yield f"{key}.{inner}", {**config, key: rest}
+
+
 def token_ids(name: str) -> np.ndarray:
-    rng = np.random.default_rng([len(name), TOKENS])
-    return rng.integers(0, VOCAB, TOKENS)
+    count = LONG[name][1] if name in LONG else TOKENS
+    rng = np.random.default_rng([len(name), count])
+    return rng.integers(0, VOCAB, count)
 
 
 def tensors(shapes: Mapping[str, list[int]]) -> dict[str, np.ndarray]:

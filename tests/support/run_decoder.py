@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from octavo.model.decoder import Decoder
+from octavo.model.families import FAMILIES
+from octavo.model.families.family import Family
 from octavo.model.kv_cache import cache_layout
 from octavo.model.registry import open_model
 from octavo.ops import HostBatch, Ops
@@ -29,9 +31,10 @@ def load(
     row_at_a_time: bool = False,
     dtype: str = "auto",
     threads: int = 1,
+    families: Sequence[Family] = FAMILIES,
 ) -> tuple[Decoder, Ops]:
     ops = select_ops(backend, row_at_a_time=row_at_a_time, dtype=dtype, threads=threads)
-    opened = open_model(path, context)
+    opened = open_model(path, context, families)
     decoder = Decoder(opened.spec, opened.source, ops)
     opened.source.close()
     return decoder, ops

@@ -7,6 +7,7 @@ Does not know: the container (gguf), arithmetic (quant), families' details.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -35,6 +36,10 @@ _KEYS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "max_position_embeddings": "context_length",
     "sliding_window": "attention.sliding_window",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "alibi_bias_max": "attention.max_alibi_bias",
+    "clip_qkv": "attention.clamp_kqv",
+    "use_parallel_residual": "use_parallel_residual",
 }
 _SCALING = {
     "factor": "factor",
@@ -44,6 +49,12 @@ _SCALING = {
     "attention_factor": "attn_factor",
 }
 _ROPE_FREQS = "rope_freqs.weight"
+_ROPE_FACTORS = {
+    "long_factor": "rope_factors_long.weight",
+    "short_factor": "rope_factors_short.weight",
+}
+_OF_ROPE = frozenset({_ROPE_FREQS, *_ROPE_FACTORS.values()})
+"""Tensors that belong to the configuration."""
 _VIEWS = {"F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2")}
 """Plain types: the format of a RawWeight, and numpy's."""
 
@@ -69,6 +80,8 @@ def hf_config(header: Header) -> dict[str, Any]:
     for key, name in _KEYS.items():
         if f"{arch}.{name}" in meta:
             config[key] = _uniform(header, f"{arch}.{name}")
+    for key in ("sliding_window", "clip_qkv"):
+        config[key] = config.get(key) or None  # 0 says that there is none
     embedding = tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelError(f"{header.path}: tensor token_embd.weight is missing", "bad_tensors")
@@ -76,10 +89,12 @@ def hf_config(header: Header) -> dict[str, Any]:
     config["vocab_size"] = rows
     config["vocab_used"] = _vocab_used(header, rows)
     config["tie_word_embeddings"] = "output.weight" not in tensors
-    config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    biased = {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"}
+    config["attention_bias"] = not biased.isdisjoint(tensors)
     config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
     config["rope_theta"] = meta.get(f"{arch}.rope.freq_base")
-    config["rope_scaling"] = _rope_scaling(meta, f"{arch}.rope.")
+    config["norm_of_attention"] = "blk.0.attn_norm_2.weight" in tensors  # Falcon 40B's second one
+    config["rope_scaling"] = _rope_scaling(header, f"{arch}.rope.")
     _check_rope_dimension(header, f"{arch}.rope.dimension_count", config)
     return config
 
@@ -116,8 +131,16 @@ def _uniform(header: Header, key: str) -> Any:
     return value[0]
 
 
-def _rope_scaling(meta: Mapping[str, Any], at: str) -> dict[str, Any] | None:
+def _rope_scaling(header: Header, at: str) -> dict[str, Any] | None:
+    meta = header.metadata
     kind = meta.get(f"{at}scaling.type")
+    factors = {
+        key: list(_positive(header, name))
+        for key, name in _ROPE_FACTORS.items()
+        if name in header.tensors
+    }
+    if factors:  # what says longrope in these files
+        kind = "longrope"
     if kind is None and f"{at}scale_linear" in meta:
         return {"rope_type": "linear", "factor": meta[f"{at}scale_linear"]}
     if kind in (None, "none"):
@@ -127,30 +150,31 @@ def _rope_scaling(meta: Mapping[str, Any], at: str) -> dict[str, Any] | None:
         for key, name in _SCALING.items()
         if f"{at}scaling.{name}" in meta
     }
-    return {"rope_type": kind, **scaling}
+    return {"rope_type": kind, **scaling, **factors}
 
 
 def _check_rope_dimension(header: Header, key: str, config: dict[str, Any]) -> None:
-    """The rotary part of a head, where it is not the whole."""
-    rotary, heads = header.metadata.get(key), config.get("num_attention_heads")
-    hidden = config.get("hidden_size")
-    if rotary is None or not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
-        return
-    head_dim = config.get("head_dim") or hidden // heads
-    if rotary != head_dim:
-        config["partial_rotary_factor"] = rotary / head_dim
+    """The rotary part of a head."""
+    rotary, head_dim = header.metadata.get(key), config.get("head_dim")
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if head_dim is None and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        head_dim = hidden // heads
+    if isinstance(rotary, int) and isinstance(head_dim, int) and head_dim > 0:
+        part = rotary / head_dim
+        exact = int(head_dim * part) == rotary
+        config["partial_rotary_factor"] = part if exact else math.nextafter(part, math.inf)
 
 
 def rope_divisors(header: Header) -> tuple[float, ...]:
     """`rope_freqs.weight`: what LLaMA 3 files divide the frequencies by."""
-    entry = header.tensors.get(_ROPE_FREQS)
-    if entry is None:
-        return ()
+    return _positive(header, _ROPE_FREQS) if _ROPE_FREQS in header.tensors else ()
+
+
+def _positive(header: Header, name: str) -> tuple[float, ...]:
+    entry = header.tensors[name]
     values = dequantize(entry.type, _rows(entry, MappedFiles()), entry.shape).reshape(-1)
     if not np.all(np.isfinite(values) & (values > 0)):
-        raise ModelError(
-            f"{header.path}: {_ROPE_FREQS} holds values that are not positive", "bad_rope"
-        )
+        raise ModelError(f"{header.path}: {name} holds values that are not positive", "bad_rope")
     return tuple(float(value) for value in values)
 
 
@@ -180,7 +204,7 @@ def quantization(header: Header) -> str:
 def check(header: Header, spec: DecoderSpec, family: Family) -> dict[str, Place]:
     """The place of each canonical tensor, after one check of all names and shapes."""
     places = find_places(spec, expected_shapes(spec), family.gguf_names)
-    found = {name: entry.shape for name, entry in header.tensors.items() if name != _ROPE_FREQS}
+    found = {name: entry.shape for name, entry in header.tensors.items() if name not in _OF_ROPE}
     check_tensors(header.path, file_shapes(places), found)
     return places
 

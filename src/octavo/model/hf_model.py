@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,9 @@ _DROPPED = (".rotary_emb.inv_freq",)
 """Buffers that old checkpoints store and that are worked out from the config."""
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """config.json, with `vocab_used` from the tokenizer; ModelError naming what cannot be used."""
+def read_config(directory: Path, own_code: Collection[str] = ()) -> dict[str, Any]:
+    """config.json; ModelError naming what cannot be used. `own_code` names the classes that may
+    stand in it as the checkpoint's own, because they compute what is built in."""
     path = directory / "config.json"
     if not path.is_file():
         raise ModelError(
@@ -56,13 +57,19 @@ def read_config(directory: Path) -> dict[str, Any]:
             "Give a Hugging Face model directory, a .gguf file, a built-in alias or a hub name.",
         )
     config = load_json(path)
-    if config.get("auto_map"):
+    if config.get("auto_map") and _code(config["auto_map"]) not in own_code:
         raise ModelError(
             f"{path}: auto_map asks for code that comes with the model; it is never run",
             "remote_code",
             "Use a model of a built-in architecture.",
         )
     return config
+
+
+def _code(auto_map: object) -> str | None:
+    """The class that computes the model; a repository's name may stand before it."""
+    code = auto_map.get("AutoModelForCausalLM") if isinstance(auto_map, dict) else None
+    return code.rpartition("--")[2] if isinstance(code, str) else None
 
 
 def tokenizer_files(directory: Path) -> tuple[str, ...]:
@@ -126,9 +133,14 @@ def _added_ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
 
 
 def find_weights(directory: Path, family: Family) -> dict[str, Entry]:
-    """The directory's tensors, without buffers that are worked out anew."""
-    found, dropped = find_tensors(directory), (*_DROPPED, *family.hf_ignored)
-    return {name: entry for name, entry in found.items() if not name.endswith(dropped)}
+    """The directory's tensors, without buffers that are worked out anew, by the names that they
+    have in a checkpoint with a head."""
+    dropped, prefix = (*_DROPPED, *family.hf_ignored), family.hf_prefix
+    found = {k: entry for k, entry in find_tensors(directory).items() if not k.endswith(dropped)}
+    if not prefix or any(name.startswith(prefix) for name in found):
+        return found
+    head = head_name(family)
+    return {name if name == head else prefix + name: entry for name, entry in found.items()}
 
 
 def check(

@@ -6,6 +6,7 @@ Does not know: how names become paths (fetch), file formats, arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from octavo.model import gguf_model, hf_model
 from octavo.model.errors import ModelError
-from octavo.model.families import find_family, find_gguf_family
+from octavo.model.families import FAMILIES, find_family, find_gguf_family
 from octavo.model.families.family import Family, Plan
 from octavo.model.families.fields import Fields
 from octavo.model.generation import from_generation_config, from_gguf, token_ids, union
@@ -28,6 +29,8 @@ from octavo.model.safetensors import load_json
 from octavo.model.spec import DecoderSpec, WeightSource
 from octavo.model.weights import expected_shapes, packs
 
+Families = Sequence[Family]
+
 FLOAT_BYTES = 4
 """Bytes of a weight, a cached value and an activation as the reference backend holds them."""
 
@@ -41,23 +44,25 @@ class OpenedModel:
     source: WeightSource
 
 
-def inspect(path: str | Path) -> ModelInfo:
+def inspect(path: str | Path, families: Families = FAMILIES) -> ModelInfo:
     """Facts about the model at `path` (a Hugging Face directory or a .gguf file).
 
     Reads headers and configuration only, and checks that the tensors are all there, whole and of
     the right shapes. Raises ModelError: the first line says what is wrong with which file.
     """
-    return _look(Path(path)).info()
+    return _look(Path(path), families).info()
 
 
-def open_model(path: str | Path, context: int | None = None) -> OpenedModel:
+def open_model(
+    path: str | Path, context: int | None = None, families: Families = FAMILIES
+) -> OpenedModel:
     """The model at `path`, its weights mapped and not read.
 
     `context` is the length, in tokens, that no sequence will exceed (None: the longest that the
     model is made for): rope that depends on the length is fixed by it. Raises ModelError as
     `inspect` does, and code "context_too_long".
     """
-    found = _look(Path(path))
+    found = _look(Path(path), families)
     longest = found.plan.max_position
     if context is not None and not 0 < context <= longest:
         raise ModelError(
@@ -69,7 +74,7 @@ def open_model(path: str | Path, context: int | None = None) -> OpenedModel:
     return OpenedModel(found.info(), spec, found.open(spec))
 
 
-def _look(path: Path) -> _HfModel | _GgufModel:
+def _look(path: Path, families: Families) -> _HfModel | _GgufModel:
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"))
         if ggufs and not (path / "config.json").is_file():
@@ -79,8 +84,8 @@ def _look(path: Path) -> _HfModel | _GgufModel:
                     "ambiguous_model",
                     "Name one of the files.",
                 )
-            return _GgufModel(ggufs[0])
-        return _HfModel(path)
+            return _GgufModel(ggufs[0], families)
+        return _HfModel(path, families)
     if path.is_file():
         if path.suffix == ".safetensors":
             raise ModelError(
@@ -90,7 +95,7 @@ def _look(path: Path) -> _HfModel | _GgufModel:
             )
         if path.suffix != ".gguf" and is_pickled(path):
             raise refuse(path, [path])
-        return _GgufModel(path)
+        return _GgufModel(path, families)
     raise ModelError(
         f"{path}: no such file or directory",
         "missing_file",
@@ -99,16 +104,18 @@ def _look(path: Path) -> _HfModel | _GgufModel:
 
 
 class _HfModel:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, families: Families) -> None:
         self.directory = directory
-        self.config = hf_model.read_config(directory)
+        own_code = {code for family in families for code in family.own_code}
+        self.config = hf_model.read_config(directory, own_code)
         scheme = read_scheme(directory, self.config)
         self.origin = str(directory / "config.json")
-        self.family = find_family(self.config, self.origin)
+        family = find_family(self.config, self.origin, families)
         # The shape of the embedding comes first: a wrong vocabulary is a clearer error than others.
         vocab = Fields(self.config, self.origin).size("vocab_size")
         values = {**self.config, "vocab_used": hf_model.vocabulary(directory, vocab)}
-        self.plan = self.family.read(Fields(values, self.origin), ())
+        self.plan = family.read(Fields(values, self.origin), ())
+        self.family = family.named(self.plan)
         self.entries = hf_model.find_weights(directory, self.family)
         self.quantized = None if scheme is None else QuantizedModules(scheme, self.entries)
 
@@ -151,15 +158,16 @@ class _HfModel:
 
 
 class _GgufModel:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, families: Families) -> None:
         self.path = path
         self.header: Header = read_header(path)
         meta = self.header.metadata
-        self.family = find_gguf_family(meta.get("general.architecture"), str(path))
+        family = find_gguf_family(meta.get("general.architecture"), str(path), families)
         config = gguf_model.hf_config(self.header)
         divisors = gguf_model.rope_divisors(self.header)
-        self.plan = self.family.read(Fields(config, str(path), gguf=True), divisors)
         self.rope = rope_words(config, divisors)
+        self.plan = family.read(Fields(config, str(path), gguf=True), divisors)
+        self.family = family.named(self.plan)
 
     def open(self, spec: DecoderSpec) -> WeightSource:
         return gguf_model.open_weights(self.header, spec, self.family)

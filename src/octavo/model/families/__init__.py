@@ -11,11 +11,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.model.errors import ModelError
-from octavo.model.families import gpt_neox, llama, mistral, qwen2
+from octavo.model.families import (
+    falcon,
+    gpt2,
+    gpt_neox,
+    gptj,
+    llama,
+    mistral,
+    mpt,
+    opt,
+    phi3,
+    qwen2,
+    stablelm,
+)
 from octavo.model.families.family import Family
 from octavo.model.families.unsupported import unsupported
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, mistral.FAMILY, gpt_neox.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    qwen2.FAMILY,
+    mistral.FAMILY,
+    phi3.FAMILY,
+    gpt_neox.FAMILY,
+    mpt.FAMILY,
+    falcon.FAMILY,
+    gpt2.FAMILY,
+    opt.FAMILY,
+    gptj.FAMILY,
+    stablelm.FAMILY,
+)
 
 
 def find_family(
@@ -31,7 +55,7 @@ def find_family(
             f"{origin}: architectures is {names!r:.60}, not a list of names", "bad_config"
         )
     for family in families:
-        if family.architecture in names:
+        if {family.architecture, *family.also} & set(names):
             return family
     kind = config.get("model_type")
     if not names:

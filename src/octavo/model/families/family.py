@@ -7,7 +7,7 @@ Does not know: files. A family is data and one function; nothing here is subclas
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from octavo.model.families.fields import Fields
 from octavo.model.families.shape import read_activation, read_shape
@@ -51,10 +51,12 @@ GGUF_NAMES = {
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A configuration, understood. `max_position` is the longest context the model is made for;
-    `build(context)` makes the spec for an engine whose sequences are at most that long."""
+    `build(context)` makes the spec for an engine whose sequences are at most that long. `names`
+    replace some of the family's, where the configuration decides what tensors are called."""
 
     build: Callable[[int], DecoderSpec]
     max_position: int
+    names: NameMap = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class Family:
     `hf_transposed`: parts of a layer whose matrices lie as (inputs, outputs) in checkpoints.
     `hf_ignored`: how names end of buffers that old checkpoints hold and nothing needs.
     For people: `summary` says what is special about it, `context` how long sequences may be.
+    `hf_prefix`: what names begin with, except in checkpoints saved without a head.
+    `also`: further names of the architecture. `own_code`: classes that come with checkpoints of
+    this family and compute the very same ("modeling_x.XForCausalLM"); they are never run.
     """
 
     architecture: str
@@ -78,6 +83,16 @@ class Family:
     hf_ignored: tuple[str, ...] = ()
     summary: str = ""
     context: str = "the model's own"
+    hf_prefix: str = ""
+    also: tuple[str, ...] = ()
+    own_code: tuple[str, ...] = ()
+
+    def named(self, plan: Plan) -> Family:
+        """The family with the names of tensors that `plan` found."""
+        if not plan.names:
+            return self
+        hf, gguf = {**self.hf_names, **plan.names}, {**self.gguf_names, **plan.names}
+        return replace(self, hf_names=hf, gguf_names=gguf)
 
 
 def read_llama_like(

@@ -28,13 +28,19 @@ class Fields:
     gguf: bool = False
 
     def renamed(self, **keys: str) -> Fields:
-        """The same, in which common keys are looked up under the family's own names."""
-        return replace(self, keys=keys)
+        """The same, in which common keys are looked up under the family's own names: those of its
+        config.json, as GGUF metadata come under the common ones."""
+        return self if self.gguf else replace(self, keys=keys)
 
     def filled(self, **defaults: Any) -> Fields:
         """The same, with values for common keys that are absent."""
         missing = {self.keys.get(k, k): v for k, v in defaults.items() if not self.has(k)}
         return replace(self, values={**self.values, **missing})
+
+    def replaced(self, **values: Any) -> Fields:
+        """The same, with other values (None: without) for common keys."""
+        own = {self.keys.get(key, key): value for key, value in values.items()}
+        return replace(self, values={**self.values, **own})
 
     def has(self, key: str) -> bool:
         return self.values.get(self.keys.get(key, key)) is not None
@@ -76,6 +82,16 @@ class Fields:
     def bad(self, key: str, value: object, wanted: str) -> ModelError:
         key = self.keys.get(key, key)
         return ModelError(f"{self.origin}: {key} is {value!r:.60}, not {wanted}", "bad_config")
+
+    def unsupported(self, key: str, hint: str = "") -> ModelError:
+        """For a value that is understood, but asks for what is not computed."""
+        key = self.keys.get(key, key)
+        value = self.values.get(key)
+        return ModelError(
+            f"{self.origin}: {key} is {value!r:.60}, which is not supported",
+            "unsupported_feature",
+            hint,
+        )
 
     def _get(self, key: str, default: Any) -> Any:
         key = self.keys.get(key, key)

@@ -1,0 +1,1 @@
+"""Configurations of tiny checkpoints, a file for each group of families."""

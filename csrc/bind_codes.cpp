@@ -70,6 +70,17 @@ void put_codes(CodeMatrix& matrix, std::size_t first, ByteMatrix codes, Matrix s
     matrix.put_codes(first, rows, codes.data(), scales.data(), minima ? minima->data() : nullptr);
 }
 
+void set_order(CodeMatrix& matrix, Ids order) {
+    const std::size_t inputs = matrix.inputs();
+    require(order.shape(0) == inputs,
+            "an order of " + text(order.shape(0)) + " for " + text(inputs) + " inputs");
+    require_ids(order, inputs);
+    std::vector<bool> seen(inputs, false);
+    for (std::size_t i = 0; i < inputs; ++i) seen[static_cast<std::size_t>(order.data()[i])] = true;
+    require(std::find(seen.begin(), seen.end(), false) == seen.end(), "an order must name each input once");
+    matrix.set_order({order.data(), order.data() + inputs});
+}
+
 NewMatrix linear_codes(Matrix x, const std::vector<const CodeMatrix*>& parts, std::optional<Vector> bias,
                        Pool& pool) {
     require(!parts.empty(), "a product needs at least one matrix");
@@ -106,7 +117,10 @@ void bind_codes(nb::module_& module) {
              "Outputs from `first` on, from rows of uint8 in the format's own bytes.")
         .def("put_codes", &put_codes, nb::arg("first"), nb::arg("codes").noconvert(),
              nb::arg("scales").noconvert(), nb::arg("minima").noconvert() = nb::none(),
-             "Outputs from `first` on: codes (rows, inputs) uint8, scales and minima (rows, groups).")
+             "Outputs from `first` on: codes (rows, inputs) uint8, scales and minima (rows, groups). Where "
+             "the format has zeros, `minima` are those, negated.")
+        .def("set_order", &set_order, nb::arg("order").noconvert(),
+             "Packs and groups inputs in this order (int64), before any codes are put.")
         .def("rows", &rows_of, nb::arg("ids").noconvert(), nb::arg("pool"),
              "The named outputs' weights as float32 (ids, inputs); ids are int64.")
         .def_prop_ro("outputs", &CodeMatrix::outputs)

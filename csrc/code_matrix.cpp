@@ -50,7 +50,10 @@ void CodeMatrix::put_codes(std::size_t first, std::size_t rows, const std::uint8
     std::vector<std::uint8_t> row_codes(layout_.inputs);
     std::vector<float> row_scales(groups()), row_minima(groups());
     for (std::size_t r = 0; r < rows; ++r) {
-        std::memcpy(row_codes.data(), codes + r * inputs_, inputs_);
+        if (order_.empty())
+            std::memcpy(row_codes.data(), codes + r * inputs_, inputs_);
+        else
+            for (std::size_t i = 0; i < inputs_; ++i) row_codes[i] = codes[r * inputs_ + order_[i]];
         std::memcpy(row_scales.data(), scales + r * groups(), groups() * sizeof(float));
         if (minima) std::memcpy(row_minima.data(), minima + r * groups(), groups() * sizeof(float));
         put(first + r, {row_codes.data(), row_scales.data(), row_minima.data()});

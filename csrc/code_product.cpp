@@ -59,13 +59,17 @@ void quantize(const float* x, std::size_t rows, const CodeMatrix& matrix, Scratc
     reserve(scratch.scales, rows * scale_count(layout));
     reserve(scratch.offsets, rows * groups);
     reserve(scratch.sums, rows * groups);
-    const bool padded = inputs != layout.inputs;
+    const std::vector<std::uint32_t>& order = matrix.order();
+    const bool padded = inputs != layout.inputs || !order.empty();
     if (padded) reserve(scratch.padded, rows * layout.inputs);
     const auto one = [&](std::size_t r) {
         const float* from = x + r * inputs;
         if (padded) {
             float* copy = scratch.padded.data() + r * layout.inputs;
-            std::memcpy(copy, from, inputs * sizeof(float));
+            if (order.empty())
+                std::memcpy(copy, from, inputs * sizeof(float));
+            else
+                for (std::size_t i = 0; i < inputs; ++i) copy[i] = from[order[i]];
             std::fill(copy + inputs, copy + layout.inputs, 0.0f);
             from = copy;
         }
@@ -116,7 +120,8 @@ void multiply_codes(const float* x, std::size_t rows, const std::vector<const Co
     const CodeMatrix* last = nullptr;
     std::size_t column = 0;
     for (const CodeMatrix* part : parts) {
-        if (last == nullptr || !(form_of(last->layout()) == form_of(part->layout())))
+        if (last == nullptr || !(form_of(last->layout()) == form_of(part->layout())) ||
+            last->order() != part->order())
             quantize(x, rows, *part, own, pool);
         multiply(*part, own, rows, bias ? bias + column : nullptr, out + column, stride, pool);
         column += part->outputs();
@@ -129,8 +134,11 @@ void embed_codes(const CodeMatrix& matrix, const std::int64_t* ids, std::size_t 
     pool.run((count + 7) / 8, [&](std::size_t piece) {
         for (std::size_t i = 8 * piece; i < std::min(count, 8 * piece + 8); ++i) {
             const std::size_t id = static_cast<std::size_t>(ids[i]);
-            kernels().dequantize_row(matrix.layout(), matrix.block(id / size), id % size, inputs,
-                                     out + i * inputs);
+            float* const to = out + i * inputs;
+            kernels().dequantize_row(matrix.layout(), matrix.block(id / size), id % size, inputs, to);
+            if (matrix.order().empty()) continue;
+            const std::vector<float> columns(to, to + inputs);
+            for (std::size_t j = 0; j < inputs; ++j) to[matrix.order()[j]] = columns[j];
         }
     });
 }

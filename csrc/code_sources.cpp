@@ -112,17 +112,25 @@ void read_q6_k(Bytes p, std::size_t blocks, CodeRow to) {
 #define OCTAVO_IQ4_VALUES {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}
 
 constexpr CodeFormat formats[] = {
-    {"Q4_0", {NIBBLE, 32, true, false, 8, {}, 0}, 32, 18, read_legacy<false, false>},
-    {"Q4_1", {NIBBLE, 32, true, true, 0, {}, 0}, 32, 20, read_legacy<true, false>},
-    {"Q5_0", {BYTE_TO_31, 32, true, false, 16, {}, 0}, 32, 22, read_legacy<false, true>},
-    {"Q5_1", {BYTE_TO_31, 32, true, true, 0, {}, 0}, 32, 24, read_legacy<true, true>},
-    {"Q8_0", {BYTE, 32, true, false, 128, {}, 0}, 32, 34, read_q8_0},
-    {"Q4_K", {NIBBLE, 32, false, true, 0, {}, 0}, 256, 144, read_q4_k},
-    {"Q5_K", {BYTE_TO_31, 32, false, true, 0, {}, 0}, 256, 176, read_q5_k},
-    {"Q6_K", {BYTE_TO_63, 16, false, false, 32, {}, 0}, 256, 210, read_q6_k},
-    {"IQ4_NL", {NIBBLE_TABLE, 32, true, false, 128, OCTAVO_IQ4_VALUES, 0}, 32, 18, read_legacy<false, false>},
-    {"int4", {NIBBLE, 32, true, true, 0, {}, 0}, 0, 0, nullptr},
-    {"int8", {BYTE, 0, false, false, 128, {}, 0}, 0, 0, nullptr},
+    {"Q4_0", {NIBBLE, 32, true, false, 8, {}, 0, false}, 32, 18, read_legacy<false, false>},
+    {"Q4_1", {NIBBLE, 32, true, true, 0, {}, 0, false}, 32, 20, read_legacy<true, false>},
+    {"Q5_0", {BYTE_TO_31, 32, true, false, 16, {}, 0, false}, 32, 22, read_legacy<false, true>},
+    {"Q5_1", {BYTE_TO_31, 32, true, true, 0, {}, 0, false}, 32, 24, read_legacy<true, true>},
+    {"Q8_0", {BYTE, 32, true, false, 128, {}, 0, false}, 32, 34, read_q8_0},
+    {"Q4_K", {NIBBLE, 32, false, true, 0, {}, 0, false}, 256, 144, read_q4_k},
+    {"Q5_K", {BYTE_TO_31, 32, false, true, 0, {}, 0, false}, 256, 176, read_q5_k},
+    {"Q6_K", {BYTE_TO_63, 16, false, false, 32, {}, 0, false}, 256, 210, read_q6_k},
+    {"IQ4_NL", {NIBBLE_TABLE, 32, true, false, 128, OCTAVO_IQ4_VALUES, 0, false}, 32, 18, read_legacy<false, false>},
+    {"int4", {NIBBLE, 32, true, true, 0, {}, 0, false}, 0, 0, nullptr},
+    {"int8", {BYTE, 0, false, false, 128, {}, 0, false}, 0, 0, nullptr},
+    {"uint4b8/f16", {NIBBLE, 32, true, false, 8, {}, 0, false}, 0, 0, nullptr},
+    {"uint4b8/f32", {NIBBLE, 32, false, false, 8, {}, 0, false}, 0, 0, nullptr},
+    {"uint4/f16", {NIBBLE, 32, true, true, 0, {}, 0, true}, 0, 0, nullptr},
+    {"uint4/f32", {NIBBLE, 32, false, true, 0, {}, 0, true}, 0, 0, nullptr},
+    {"uint8b128/f16", {BYTE, 32, true, false, 128, {}, 0, false}, 0, 0, nullptr},
+    {"uint8b128/f32", {BYTE, 32, false, false, 128, {}, 0, false}, 0, 0, nullptr},
+    {"uint8/f16", {BYTE, 32, true, true, 0, {}, 0, true}, 0, 0, nullptr},
+    {"uint8/f32", {BYTE, 32, false, true, 0, {}, 0, true}, 0, 0, nullptr},
 };
 
 }  // namespace

@@ -27,7 +27,8 @@ struct CodeFormat {
     void (*read)(const std::uint8_t* source, std::size_t blocks, CodeRow to);
 };
 
-// The format called "Q4_0", ..., "IQ4_NL" (GGUF types), "int4" or "int8"; null for another name.
+// The format called "Q4_0", ..., "IQ4_NL" (GGUF types), "int4", "int8", or "uint4b8/f16" and its kind;
+// null for another name.
 const CodeFormat* find_code_format(const std::string& name);
 
 }  // namespace octavo

@@ -155,6 +155,10 @@ inline void dequantize_row(const CodeLayout& layout, const std::uint8_t* block, 
             int code = four[i % 4];
             if (nibble) code = step % 2 ? code >> 4 : code & 15;
             if (layout.kind == NIBBLE_TABLE) code = layout.table[code];
+            if (layout.addend) {
+                out[first + i] = (static_cast<float>(code) + least) * scale;
+                continue;
+            }
             const float product = static_cast<float>(code - layout.zero) * scale;
             out[first + i] = layout.minimum ? product + least : product;
         }

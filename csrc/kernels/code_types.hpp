@@ -8,7 +8,8 @@
 // back; a group's record holds its codes, then the outputs' scales, then their minima:
 //   codes of 8 bits: [group / 4][outputs][4]    four inputs of an output in one 32-bit lane
 //   codes of 4 bits: [group / 8][outputs][4]    low nibbles inputs 8 i + (0..3), high ones + (4..7)
-// Codes are unsigned. A weight is (code - zero) * scale + minimum, or (table[code] - zero) * scale.
+// Codes are unsigned. A weight is (code - zero) * scale + minimum, or (table[code] - zero) * scale, or
+// (code + addend) * scale, where the record has a whole number in place of each minimum.
 // A group that is a whole channel has its scales once, after all codes.
 #pragma once
 
@@ -28,6 +29,7 @@ struct CodeLayout {
     int zero;
     std::uint8_t table[16];
     std::size_t inputs;  // padded to a whole number of groups (of 32 where there are none)
+    bool addend;         // with `minimum`
 };
 
 // Inputs of a row that share a float scale where a channel of weights has one.

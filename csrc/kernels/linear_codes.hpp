@@ -104,6 +104,7 @@ void grouped_tile(const CodeLayout& layout, const std::uint8_t* block, const Cod
                 const V scale = load_scale(block + code_bytes, layout.half, j + i);
                 V least = V::zero();
                 if (minimum) least = load_scale(block + code_bytes + scale_bytes, layout.half, j + i);
+                if (minimum && layout.addend) least = least * scale;
                 for (int r = 0; r < rows; ++r) {
                     V& to = total[r][j + i];
                     to = fma(to_float(sum[r][i]), scale * V::set(scales[r]), to);
@@ -164,6 +165,7 @@ inline void code_tile(const CodeLayout& layout, const std::uint8_t* block, const
         case BYTE_TO_63: OCTAVO_TILE(BYTE_TO_63, 16, false);
         case BYTE:
             if (layout.group == 0) return channel_tile<rows>(layout, block, a, bias, out, stride, outputs);
+            if (layout.minimum) OCTAVO_TILE(BYTE, 32, true);
             OCTAVO_TILE(BYTE, 32, false);
     }
 #undef OCTAVO_TILE

@@ -15,6 +15,7 @@ from octavo.ops.cpu import CpuOps
 from octavo.ops.cpu_codes import CodeWeight, pack, quantize_int4, quantize_int8
 from octavo.ops.packing import CODE_FORMATS, code_bytes, code_format
 from support import native_isas
+from support.grouped import grouped
 
 NATIVE: Any = native.load_native()[0]
 pytestmark = pytest.mark.skipif(NATIVE is None, reason=native.native_reason() or "no kernels")
@@ -169,6 +170,8 @@ def formats() -> list[str]:
 def weight_of(name: str, outputs: int, inputs: int) -> CodeWeight:
     if name in BLOCKS:
         return pack(NATIVE, [source(name, outputs, inputs)[0]])
+    if name.startswith("uint"):
+        return pack(NATIVE, [grouped(name, outputs, inputs, 64)[0]])
     values = floats(np.random.default_rng(1), outputs, inputs)
     return pack(NATIVE, [plain(values)], quantize=name)
 

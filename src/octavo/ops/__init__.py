@@ -27,12 +27,40 @@ Batch = Any
 Cache = Any
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedCodes:
+    """A matrix of codes of 4 or 8 bits with a scale and a zero for each group of inputs.
+
+    `rows(begin, end)` reads some outputs: codes uint8 (rows, inputs), scales float32 (rows,
+    groups), and zeros uint8 shaped as scales, or None where all are `zero`. A weight is
+    (code - zero) * scale in float32. Groups are `group` inputs that follow one another in `order()`
+    (inputs,), or by themselves where that is None; the last may be short.
+    """
+
+    bits: int
+    inputs: int
+    group: int
+    zero: int | None
+    rows: Callable[[int, int], tuple[Any, Any, Any]]
+    order: Callable[[], Any]
+
+
+class Runs(tuple[Any, ...]):
+    """Bytes in several runs, each with a buffer."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memoryview(run).nbytes for run in self)
+
+
 @dataclass(slots=True)
 class RawWeight:
     """A tensor as its file holds it, not read yet.
 
     `shape` is (outputs, inputs) for a matrix, (size,) for a vector. `format` is "f32", "f16",
-    "bf16" or "gguf:<TYPE>" (e.g. "gguf:Q4_K"); `data` the memory-mapped rows in that format;
+    "bf16", "fp8", "gguf:<TYPE>" (e.g. "gguf:Q4_K") or "codes:<name>" (`packing.codes_format`);
+    `data` the memory-mapped rows in that format; for fp8 and codes `Runs` of all that they are
+    made of, which only tell one weight from another;
     `dequantize()` gives float32 of `shape` (a fresh or mapped array), `dequantize_rows(begin, end)`
     that of some rows of a matrix, where they can be had alone; `take_rows(index)` the weight of
     some rows only, by a slice or an array of row numbers.
@@ -45,6 +73,7 @@ class RawWeight:
     dequantize: Callable[[], Any]
     dequantize_rows: Callable[[int, int], Any] | None = None
     take_rows: Callable[[Any], RawWeight] | None = None
+    codes: GroupedCodes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,11 @@
 Owns: which formats are kept as codes, packing them, and rounding float weights to codes.
 Does not know: files, models, how a product is computed (csrc/kernels/linear_codes.hpp).
 
+Weights that have `GroupedCodes` (GPTQ, AWQ, compressed-tensors) are kept with their scales and
+zeros, without loss; a group of more than 32 inputs has its scale repeated, so that all group sizes
+run the same loop. Where inputs are grouped out of their order, columns of codes are packed by
+group, and a product gathers its activations in that order.
+
 GGUF's Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K and IQ4_NL are repacked as they are: every
 weight keeps its float32 value to the last bit. Codes of five and six bits are held in eight, and
 the K types' scales, products of a float16 and a whole number, in float32; all other scales stay
@@ -19,7 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.ops import RawWeight
+from octavo.ops import GroupedCodes, RawWeight
+from octavo.ops.grouped_codes import spread
 from octavo.ops.packing import CODE_FORMATS, code_format
 
 Floats = NDArray[np.float32]
@@ -81,27 +87,38 @@ def pack(
     if len({weight.shape[1] for weight in weights}) != 1:
         shapes = ", ".join(f"{weight.name} {weight.shape}" for weight in weights)
         raise ValueError(f"weights to be fused differ in their inputs: {shapes}")
-    runs: list[tuple[str, list[RawWeight]]] = []
+    runs: list[tuple[str, Any, list[RawWeight]]] = []
     for weight in weights:
         name = code_format(weight.format, quantize=quantize)
         if name is None:
             raise ValueError(f"{weight.name}: {weight.format} weights are not kept as codes")
-        if runs and runs[-1][0] == name:
-            runs[-1][1].append(weight)
+        order = None if weight.codes is None else weight.codes.order()
+        if runs and runs[-1][0] == name and _same(runs[-1][1], order):
+            runs[-1][2].append(weight)
         else:
-            runs.append((name, [weight]))
+            runs.append((name, order, [weight]))
     values = [np.asarray(b.dequantize(), np.float32) for b in bias]
     joined = np.concatenate(values) if values else None
-    return CodeWeight([_matrix(native, name, run) for name, run in runs], joined, native)
+    return CodeWeight([_matrix(native, *run) for run in runs], joined, native)
 
 
-def _matrix(native: Any, name: str, weights: list[RawWeight]) -> Any:
+def _same(a: Any, b: Any) -> bool:
+    return (a is None) == (b is None) and (a is None or np.array_equal(a, b))
+
+
+def _matrix(native: Any, name: str, order: Any, weights: list[RawWeight]) -> Any:
     outputs, inputs = sum(w.shape[0] for w in weights), weights[0].shape[1]
     matrix = native.CodeMatrix(name, outputs, inputs)
+    if order is not None:
+        matrix.set_order(np.ascontiguousarray(order, np.int64))
     step = max(1, _PIECE // inputs)
     first = 0
     for weight in weights:
-        if CODE_FORMATS[name].source:
+        if weight.codes is not None:
+            for begin in range(0, weight.shape[0], step):
+                end = min(begin + step, weight.shape[0])
+                matrix.put_codes(first + begin, *_grouped(weight.codes, name, begin, end))
+        elif "gguf" in CODE_FORMATS[name].origins:
             matrix.put_source(first, np.ascontiguousarray(weight.data, np.uint8))
         else:
             rounded = quantize_int8 if name == "int8" else quantize_int4
@@ -110,6 +127,19 @@ def _matrix(native: Any, name: str, weights: list[RawWeight]) -> Any:
                 matrix.put_codes(first + begin, *rounded(rows))
         first += weight.shape[0]
     return matrix
+
+
+def _grouped(codes: GroupedCodes, name: str, begin: int, end: int) -> tuple[Any, ...]:
+    """Codes, scales and zeros of some rows as `CodeMatrix.put_codes` takes them: zeros negated, as
+    what is added to a code."""
+    values, scales, zeros = codes.rows(begin, end)
+    values = np.ascontiguousarray(values)
+    if CODE_FORMATS[name].group == 0:
+        return values, np.ascontiguousarray(scales, np.float32)
+    wide = spread(np.asarray(scales, np.float32), codes)
+    if codes.zero is not None:
+        return values, wide
+    return values, wide, spread(-np.asarray(zeros, np.float32), codes)
 
 
 def _floats(weight_format: str, rows: Any) -> Floats:

@@ -24,13 +24,14 @@ _FLOATS = ("f32", "f16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class CodeFormat:
-    """Bits of a code; the inputs of a group (0: all) and the bytes of its scale and minimum.
-    `source`: GGUF has it. Otherwise float weights are rounded to it."""
+    """Bits of a code; the inputs of a group (0: all) and the bytes of its scale, and of its minimum
+    or zero. `origins`: "gguf" (a GGUF type), "codes" (weights that have `GroupedCodes`), "float"
+    (float weights are rounded to it)."""
 
     bits: int
     group: int
     scale_bytes: int
-    source: bool = True
+    origins: tuple[str, ...] = ("gguf",)
 
 
 CODE_FORMATS = {
@@ -43,17 +44,38 @@ CODE_FORMATS = {
     "Q5_K": CodeFormat(8, 32, 8),
     "Q6_K": CodeFormat(8, 16, 4),
     "IQ4_NL": CodeFormat(4, 32, 2),
-    "int4": CodeFormat(4, 32, 4, source=False),
-    "int8": CodeFormat(8, 0, 4, source=False),
+    "int4": CodeFormat(4, 32, 4, ("float",)),
+    "int8": CodeFormat(8, 0, 4, ("float", "codes")),
+    "uint4b8/f16": CodeFormat(4, 32, 2, ("codes",)),
+    "uint4b8/f32": CodeFormat(4, 32, 4, ("codes",)),
+    "uint4/f16": CodeFormat(4, 32, 4, ("codes",)),
+    "uint4/f32": CodeFormat(4, 32, 8, ("codes",)),
+    "uint8b128/f16": CodeFormat(8, 32, 2, ("codes",)),
+    "uint8b128/f32": CodeFormat(8, 32, 4, ("codes",)),
+    "uint8/f16": CodeFormat(8, 32, 4, ("codes",)),
+    "uint8/f32": CodeFormat(8, 32, 8, ("codes",)),
 }
-"""As csrc/code_sources.cpp packs them."""
+"""As csrc/code_sources.cpp packs them. "uint4b8" are codes of 4 bits less 8; "uint4" have a zero
+for each group; after the slash the type of the scales."""
+
+
+def codes_format(bits: int, zero: int | None, group: int, inputs: int, half: bool) -> str:
+    """`RawWeight.format` of `GroupedCodes`; `half`: all scales are float16 values. Groups that are
+    not made of whole spans of 32 inputs get a name that no packed format has."""
+    kind = f"uint{bits}" if zero is None else f"uint{bits}b{zero}"
+    if group < inputs and group % 32:
+        return f"codes:{kind} (groups of {group})"
+    if kind == "uint8b128" and group >= inputs:
+        return "codes:int8"
+    return f"codes:{kind}/{'f16' if half else 'f32'}"
 
 
 def code_format(source: str, dtype: str = "auto", quantize: str = "none") -> str | None:
     """The name in CODE_FORMATS under which a weight of `RawWeight.format` is packed; None where
     it is packed as floats."""
-    name = source.removeprefix("gguf:")
-    if dtype == "auto" and name != source and name in CODE_FORMATS and CODE_FORMATS[name].source:
+    origin, _, name = source.rpartition(":")
+    form = CODE_FORMATS.get(name)
+    if dtype == "auto" and form is not None and origin in form.origins:
         return name
     return quantize if quantize != "none" and source in _FLOATS else None
 
@@ -103,8 +125,9 @@ def stack_bytes(
 
 def loss(source: str, packed: str) -> str | None:
     """What a weight of format `source` loses when it is packed as `packed`, in words."""
-    if packed == "f32" or source.removeprefix("gguf:") == packed:
+    kind = source.rpartition(":")[2]
+    if packed in ("f32", kind):
         return None
     names = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-    name = names.get(source, source.removeprefix("gguf:"))
+    name = names.get(kind, kind)
     return f"{name} weights are rounded to {names.get(packed, packed)}"

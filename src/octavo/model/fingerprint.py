@@ -10,6 +10,7 @@ import hashlib
 
 from octavo.model.spec import DecoderSpec, WeightSource
 from octavo.model.weights import expected_shapes
+from octavo.ops import Runs
 
 SAMPLES = 64
 SAMPLE_BYTES = 64
@@ -28,9 +29,10 @@ def fingerprint(
     for name in expected_shapes(spec):
         raw = source.get(name)
         digest.update(repr((name, raw.format, raw.shape)).encode())
-        data = memoryview(raw.data).cast("B")
-        step = max(SAMPLE_BYTES, len(data) // SAMPLES)
-        for at in range(0, len(data), step):
-            digest.update(data[at : at + SAMPLE_BYTES])
-        digest.update(data[-SAMPLE_BYTES:])
+        for run in raw.data if isinstance(raw.data, Runs) else (raw.data,):
+            data = memoryview(run).cast("B")
+            step = max(SAMPLE_BYTES, len(data) // SAMPLES)
+            for at in range(0, len(data), step):
+                digest.update(data[at : at + SAMPLE_BYTES])
+            digest.update(data[-SAMPLE_BYTES:])
     return digest.hexdigest()

@@ -1,7 +1,7 @@
 """A model in a Hugging Face directory: config, generation config, tokenizer files, safetensors.
 
-Owns: which files such a directory has, and what is refused (remote code, quantised checkpoints).
-Does not know: families' details, the safetensors format.
+Owns: which files such a directory has, and what is refused (remote code).
+Does not know: families' details, the safetensors format, how matrices are quantised (quantized).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.mapped import MappedFiles
 from octavo.model.places import Place, file_shapes, find_places, take
+from octavo.model.quantized.modules import QuantizedModules
 from octavo.model.safetensors import (
     DTYPES,
     Entry,
@@ -40,6 +41,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
+_PACKED = (".qweight", ".weight_packed", ".weight_scale")
 _DROPPED = (".rotary_emb.inv_freq",)
 """Buffers that old checkpoints store and that are worked out from the config."""
 
@@ -59,14 +61,6 @@ def read_config(directory: Path) -> dict[str, Any]:
             f"{path}: auto_map asks for code that comes with the model; it is never run",
             "remote_code",
             "Use a model of a built-in architecture.",
-        )
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise ModelError(
-            f"{path}: quantization_config has quant_method {method!r}, which is not supported",
-            "unsupported_quantization",
-            "Use the unquantised model, or a quantised GGUF file of it.",
         )
     return config
 
@@ -138,7 +132,11 @@ def find_weights(directory: Path, family: Family) -> dict[str, Entry]:
 
 
 def check(
-    directory: Path, spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]
+    directory: Path,
+    spec: DecoderSpec,
+    family: Family,
+    entries: Mapping[str, Entry],
+    quantized: QuantizedModules | None = None,
 ) -> dict[str, Place]:
     """The place of each canonical tensor, after one check of all names and shapes."""
     places = find_places(
@@ -147,10 +145,18 @@ def check(
     found = {name: entry.shape for name, entry in entries.items()}
     hint = ""
     if spec.tied:
-        found.pop(head_name(family), None)
+        head = f"{family.hf_names['head']}."
+        found = {name: shape for name, shape in found.items() if not name.startswith(head)}
     elif head_name(family) not in found and places["embed"].file in found:
         hint = 'If the embedding serves as head, config.json must say "tie_word_embeddings": true.'
-    check_tensors(str(directory), file_shapes(places), found, hint)
+    wanted = file_shapes(places)
+    if quantized is not None:
+        wanted = quantized.wanted(wanted, places)
+        found = {n: s for n, s in found.items() if n in wanted or not quantized.needless(n)}
+        hint = hint or f"Quantised matrices are read as {quantized.scheme.label}."
+    elif any(name.endswith(_PACKED) for name in found):
+        hint = "Its matrices are quantised, but no quantization_config in config.json says how."
+    check_tensors(str(directory), wanted, found, hint)
     return places
 
 
@@ -158,27 +164,46 @@ def head_name(family: Family) -> str:
     return f"{family.hf_names['head']}.weight"
 
 
-def formats(entries: Mapping[str, Entry], places: Mapping[str, Place]) -> dict[str, str]:
+def formats(
+    entries: Mapping[str, Entry],
+    places: Mapping[str, Place],
+    quantized: QuantizedModules | None = None,
+) -> dict[str, str]:
     """Canonical name -> `RawWeight.format`."""
-    kinds = {name: entries[place.file].dtype for name, place in places.items()}
-    return {name: DTYPES.get(kind, (kind, ""))[0] for name, kind in kinds.items()}
+    coded = {} if quantized is None else quantized.matrices(places)
+    kinds = {n: entries[place.file].dtype for n, place in places.items() if place.file not in coded}
+    plain = {name: DTYPES.get(kind, (kind, ""))[0] for name, kind in kinds.items()}
+    return {
+        name: plain[name] if name in plain else coded[place.file].format
+        for name, place in places.items()
+    }
 
 
 def open_weights(
-    directory: Path, spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]
+    directory: Path,
+    spec: DecoderSpec,
+    family: Family,
+    entries: Mapping[str, Entry],
+    quantized: QuantizedModules | None = None,
 ) -> Checkpoint:
     """The tensors of the directory, checked against `spec`, mapped and not read."""
-    places = check(directory, spec, family, entries)
+    places = check(directory, spec, family, entries, quantized)
     files = MappedFiles()
-    used = {name: entries[place.file] for name, place in places.items()}
+    coded = {} if quantized is None else quantized.matrices(places)
+    used = {n: entries[place.file] for n, place in places.items() if place.file not in coded}
     check_dtypes(used.values())
     if spec.tied:
         _warn_of_other_head(directory, family, entries, files)
 
     def forget(name: str) -> None:
-        files.forget(used[name].path, used[name].offset, used[name].size)
+        if name in used:
+            files.forget(used[name].path, used[name].offset, used[name].size)
+        else:
+            coded[places[name].file].forget()
 
     def make(name: str, place: Place) -> RawWeight:
+        if place.file in coded:
+            return take(coded[place.file].weight(name), place)
         return take(raw_weight(used[name], name, files, transposed=place.transposed), place)
 
     return Checkpoint({name: partial(make, name, place) for name, place in places.items()}, forget)
@@ -203,8 +228,14 @@ def _equal(a: Any, b: Any, rows: int = 4096) -> bool:
     return all(np.array_equal(a[i : i + rows], b[i : i + rows]) for i in range(0, len(a), rows))
 
 
-def dtype(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> str:
-    """The dtype of most weights, as config.json would spell it."""
+def dtype(
+    config: Mapping[str, Any],
+    entries: Mapping[str, Entry],
+    quantized: QuantizedModules | None = None,
+) -> str:
+    """The quantisation, or the dtype of most weights as config.json would spell it."""
+    if quantized is not None:
+        return quantized.scheme.label
     sizes: dict[str, int] = {}
     for entry in entries.values():
         sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.size

@@ -20,6 +20,8 @@ from octavo.model.generation import from_generation_config, from_gguf, token_ids
 from octavo.model.gguf import Header, read_header, split_parts
 from octavo.model.info import LOGIT_ROWS, ModelInfo
 from octavo.model.pickled import is_pickled, refuse
+from octavo.model.quantized.modules import QuantizedModules
+from octavo.model.quantized.settings import read_scheme
 from octavo.model.rope_words import rope_words
 from octavo.model.safetensors import load_json
 from octavo.model.spec import DecoderSpec, WeightSource
@@ -99,6 +101,7 @@ class _HfModel:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.config = hf_model.read_config(directory)
+        scheme = read_scheme(directory, self.config)
         self.origin = str(directory / "config.json")
         self.family = find_family(self.config, self.origin)
         # The shape of the embedding comes first: a wrong vocabulary is a clearer error than others.
@@ -106,13 +109,16 @@ class _HfModel:
         values = {**self.config, "vocab_used": hf_model.vocabulary(directory, vocab)}
         self.plan = self.family.read(Fields(values, self.origin), ())
         self.entries = hf_model.find_weights(directory, self.family)
+        self.quantized = None if scheme is None else QuantizedModules(scheme, self.entries)
 
     def open(self, spec: DecoderSpec) -> WeightSource:
-        return hf_model.open_weights(self.directory, spec, self.family, self.entries)
+        return hf_model.open_weights(
+            self.directory, spec, self.family, self.entries, self.quantized
+        )
 
     def info(self) -> ModelInfo:
         spec = self.plan.build(self.plan.max_position)
-        names = hf_model.check(self.directory, spec, self.family, self.entries)
+        names = hf_model.check(self.directory, spec, self.family, self.entries, self.quantized)
         generation = self._generation()
         ends = [
             token_ids(self.config.get("eos_token_id"), "eos_token_id", self.origin),
@@ -127,9 +133,9 @@ class _HfModel:
             self.family,
             self.plan,
             spec,
-            packs=packs(spec, hf_model.formats(self.entries, names)),
+            packs=packs(spec, hf_model.formats(self.entries, names, self.quantized)),
             format="safetensors",
-            quantization=hf_model.dtype(self.config, self.entries),
+            quantization=hf_model.dtype(self.config, self.entries, self.quantized),
             bos_token_id=bos,
             eos_token_ids=union(ends, spec.vocab),
             generation=from_generation_config(generation, "generation_config.json"),

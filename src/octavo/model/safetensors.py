@@ -24,6 +24,11 @@ from octavo.model.pickled import pickled_files, refuse
 from octavo.ops import RawWeight
 
 DTYPES = {"F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2")}
+_VIEWS = {
+    "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+    "F8_E4M3": "u1", "I8": "i1", "I32": "<u4", "I64": "<i8",
+}  # fmt: skip
+"""How tensors are mapped that are not weights by themselves: words of codes without a sign."""
 _LARGEST_HEADER = 100_000_000
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -138,8 +143,8 @@ def _check_length(path: Path, entries: dict[str, Entry], start: int, size: int) 
         if entry.offset != expected or entry.size < 0:
             raise _bad(path, f"tensor {entry.name!r} begins at {entry.offset}, not at {expected}")
         expected += entry.size
-        if entry.dtype in DTYPES:
-            width = np.dtype(DTYPES[entry.dtype][1]).itemsize
+        if entry.dtype in _VIEWS:
+            width = np.dtype(_VIEWS[entry.dtype]).itemsize
             if prod(entry.shape) * width != entry.size:
                 raise _bad(
                     path,
@@ -171,6 +176,17 @@ def check_dtypes(entries: Iterable[Entry]) -> None:
                 f"supported are {', '.join(DTYPES)}",
                 "unsupported_dtype",
             )
+
+
+def array(entry: Entry, files: MappedFiles) -> Any:
+    """`entry` as an array, mapped: words and bytes as they are, half floats widened to float32.
+
+    `entry.dtype` must be one that quantised modules are made of (F32, F16, BF16, F8_E4M3, I8, I32,
+    I64); I32 comes unsigned.
+    """
+    data = files.view(entry.path, entry.offset, entry.size).view(_VIEWS[entry.dtype])
+    data = data.reshape(entry.shape)
+    return _widen("bf16", data) if entry.dtype == "BF16" else data
 
 
 def raw_weight(

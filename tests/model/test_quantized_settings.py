@@ -6,14 +6,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo.model.errors import ModelError
+from octavo.model.mapped import MappedFiles
 from octavo.model.quantized.awq import Awq
 from octavo.model.quantized.fp8 import Fp8
 from octavo.model.quantized.gptq import Gptq
 from octavo.model.quantized.integers import Integers
+from octavo.model.quantized.modules import Matrix
+from octavo.model.quantized.scheme import Module
 from octavo.model.quantized.settings import read_scheme
+from octavo.model.safetensors import Entry
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
@@ -131,3 +136,56 @@ def test_a_file_of_settings_that_is_no_json_is_refused(name: str, tmp_path: Path
     (tmp_path / name).write_text("{")
     with pytest.raises(ModelError, match=name):
         read_scheme(tmp_path, {})
+
+
+# Modules that a scheme cannot have
+
+
+def module(outputs: int, inputs: int, **tensors: tuple[str, np.ndarray]) -> Module:
+    entries = {
+        suffix: Entry(suffix, kind, values.shape, 0, values.nbytes, Path("f"))
+        for suffix, (kind, values) in tensors.items()
+    }
+    return Module("m", outputs, inputs, entries, lambda suffix: tensors[suffix][1])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "outputs", "inputs", "words"),
+    [
+        (Gptq(4, 32, True), 64, 60, r"m \(64, 60\): 60 inputs are not a multiple of 8"),
+        (Gptq(8, 32, True), 66, 64, r"m \(66, 64\): 66 outputs are not a multiple of 4"),
+        (Awq(32), 60, 64, r"m \(60, 64\): 60 outputs are not a multiple of 8"),
+    ],
+)
+def test_e06_a_shape_that_words_do_not_fit_is_refused(
+    scheme: Any, outputs: int, inputs: int, words: str
+) -> None:
+    with pytest.raises(ModelError, match=words) as caught:
+        scheme.parts(module(outputs, inputs))
+    assert caught.value.code == "bad_quantization"
+
+
+def test_a_tensor_of_another_type_is_refused_by_name() -> None:
+    floats = ("F32", np.zeros((4, 32), np.float32))
+    found = module(32, 32, qweight=floats)
+    with pytest.raises(ModelError, match=r"tensor m\.qweight is F32; gptq.* has I32 there"):
+        Matrix(Gptq(4, 32, True), found, MappedFiles()).shapes()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_what_packed_integers_say_of_themselves_must_be_so(symmetric: bool) -> None:
+    words = ("I32", np.zeros((8, 4), np.uint32))
+    scale = ("F32", np.ones((8, 1), np.float32))
+    zeros = ("I8", np.ones((8, 1), np.int8))
+    shape = ("I64", np.array([8, 32]))
+    scheme = Integers(True, 4, 0, symmetric)
+    tensors = {"weight_packed": words, "weight_scale": scale, "weight_zero_point": zeros}
+    good = scheme.weight("w", module(8, 32, weight_shape=shape, **tensors))
+    if symmetric:
+        with pytest.raises(ModelError, match="called symmetric, but weight_zero_point is not 0"):
+            good.dequantize()
+    else:
+        assert (good.dequantize() == -9).all()
+    shape = ("I64", np.array([32, 8]))
+    with pytest.raises(ModelError, match=r"m \(8, 32\): weight_shape says \(32, 8\)"):
+        scheme.weight("w", module(8, 32, weight_shape=shape, **tensors)).dequantize()

@@ -67,7 +67,8 @@ def rounded(
     if symmetric:
         zeros = np.full((outputs, groups), (top + 1) // 2)
     else:
-        zeros = np.clip(np.rint(-low / steps.astype(np.float64)), 1, top)
+        zeros = np.clip(np.rint(-low / steps.astype(np.float64)), 0, top)
+        zeros[:2] = [[0], [top]]  # as groups of one sign have them
     codes = np.rint(matrix / steps.astype(np.float64)[:, index]) + zeros[:, index]
     return Rounded(np.clip(codes, 0, top).astype(np.int64), steps, zeros.astype(np.int64), index)
 

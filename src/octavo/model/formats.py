@@ -48,10 +48,21 @@ class Holding:
     loses: str | None
 
 
+_QUANTISED = {
+    "GPTQ": "codes:uint4/f16",
+    "AWQ": "codes:uint4/f16",
+    "compressed-tensors": "codes:uint4/f32",
+    "fp8": "fp8",
+}
+"""Methods of quantised safetensors (model.quantized), each with the format of its usual settings;
+docs/quantised.md has them all."""
+
+
 def formats() -> list[Format]:
     """Every format that loads, containers in turn."""
     plain = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
     found = [_format("safetensors", name, source) for name, (source, _) in DTYPES.items()]
+    found += [_format("safetensors", name, source) for name, source in _QUANTISED.items()]
     for name, _, _ in BLOCK_SIZES.values():
         found.append(_format("gguf", name, plain.get(name, f"gguf:{name}")))
     return found

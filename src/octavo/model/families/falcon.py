@@ -134,4 +134,6 @@ FAMILY = Family(
     gguf_names=_GGUF_NAMES,
     hf_prefix="transformer.",
     own_code=("modeling_falcon.FalconForCausalLM",),
+    summary="Falcon 7B, 40B, 11B and falcon-rw: attention and MLP side by side or one "
+    "after the other, few key-value heads, rotary positions or ALiBi",
 )

@@ -97,4 +97,6 @@ FAMILY = Family(
     hf_transposed=("q", "k", "v", "o", "up", "down"),
     hf_ignored=(".attn.bias", ".attn.masked_bias"),
     hf_prefix="transformer.",
+    summary="GPT-2: learned positions, biases throughout, matrices kept as (inputs, outputs)",
+    context="the rows of its table of positions",
 )

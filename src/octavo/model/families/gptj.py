@@ -74,4 +74,6 @@ FAMILY = Family(
     hf_names=_HF_NAMES,
     hf_ignored=(".attn.bias", ".attn.masked_bias"),
     hf_prefix="transformer.",
+    summary="GPT-J: attention and MLP side by side under one norm, rotary positions of "
+    "neighbouring dimensions",
 )

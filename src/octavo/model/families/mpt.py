@@ -147,4 +147,6 @@ FAMILY = Family(
     gguf_names=_GGUF_NAMES,
     also=("MPTForCausalLM",),
     own_code=("modeling_mpt.MPTForCausalLM",),
+    summary="MPT: ALiBi instead of positions, q, k and v cut off at clip_qkv, heads in "
+    "groups, with biases or without",
 )

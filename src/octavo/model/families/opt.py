@@ -72,4 +72,14 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     return Plan(build, context)
 
 
-FAMILY = Family("OPTForCausalLM", "opt", None, read, hf_names=_HF_NAMES, hf_prefix="model.")
+FAMILY = Family(
+    "OPTForCausalLM",
+    "opt",
+    None,
+    read,
+    hf_names=_HF_NAMES,
+    hf_prefix="model.",
+    summary="OPT and Galactica: learned positions, with biases or without; not "
+    "opt-350m, which norms after attention",
+    context="the rows of its table of positions",
+)

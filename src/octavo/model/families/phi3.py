@@ -72,4 +72,6 @@ FAMILY = Family(
     hf_names=_HF_NAMES,
     gguf_names=_GGUF_NAMES,
     own_code=("modeling_phi3.Phi3ForCausalLM",),
+    summary="Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: fused projections, longrope, rotary "
+    "positions on a part of each head, sliding window",
 )

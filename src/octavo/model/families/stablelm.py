@@ -40,4 +40,11 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     return Plan(build, rope.context())
 
 
-FAMILY = Family("StableLmForCausalLM", "stablelm", "stablelm", read)
+FAMILY = Family(
+    "StableLmForCausalLM",
+    "stablelm",
+    "stablelm",
+    read,
+    summary="StableLM and StableLM 2: layer norms, rotary positions on a part of each "
+    "head, attention and MLP side by side or one after the other",
+)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from support import golden_models
+from support.family_configs import moe
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 VOCAB, TOKENS = 97, 48
@@ -38,6 +39,7 @@ _NEOX: dict[str, Any] = {
 }
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    **moe.CONFIGS,
     "gpt_neox": _NEOX,
     "gpt_neox_sequential": {
         **_NEOX,

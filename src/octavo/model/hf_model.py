@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.mapped import MappedFiles
-from octavo.model.places import Place, file_shapes, find_places, take
+from octavo.model.places import Place, file_shapes, find_places, flat_shape, span, take
 from octavo.model.safetensors import (
     DTYPES,
     Entry,
@@ -141,9 +142,7 @@ def check(
     directory: Path, spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]
 ) -> dict[str, Place]:
     """The place of each canonical tensor, after one check of all names and shapes."""
-    places = find_places(
-        spec, expected_shapes(spec), family.hf_names, transposed=family.hf_transposed
-    )
+    places = _places(spec, family, entries)
     found = {name: entry.shape for name, entry in entries.items()}
     hint = ""
     if spec.tied:
@@ -152,6 +151,18 @@ def check(
         hint = 'If the embedding serves as head, config.json must say "tie_word_embeddings": true.'
     check_tensors(str(directory), file_shapes(places), found, hint)
     return places
+
+
+def _places(spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]) -> dict[str, Place]:
+    """By the family's names, or by those that it has for checkpoints with stacked experts, where
+    this is one."""
+    shapes, flipped = expected_shapes(spec), family.hf_transposed
+    if family.hf_stacked and any(layer.experts for layer in spec.layers):
+        names = {**family.hf_names, **family.hf_stacked}
+        places = find_places(spec, shapes, names, transposed=flipped)
+        if any(place.stack and place.file in entries for place in places.values()):
+            return places
+    return find_places(spec, shapes, family.hf_names, transposed=flipped)
 
 
 def head_name(family: Family) -> str:
@@ -176,10 +187,13 @@ def open_weights(
         _warn_of_other_head(directory, family, entries, files)
 
     def forget(name: str) -> None:
-        files.forget(used[name].path, used[name].offset, used[name].size)
+        entry = used[name]
+        first, size = span(places[name], entry.shape, entry.size)
+        files.forget(entry.path, entry.offset + first, size)
 
     def make(name: str, place: Place) -> RawWeight:
-        return take(raw_weight(used[name], name, files, transposed=place.transposed), place)
+        entry = replace(used[name], shape=flat_shape(place, used[name].shape))
+        return take(raw_weight(entry, name, files, transposed=place.transposed), place)
 
     return Checkpoint({name: partial(make, name, place) for name, place in places.items()}, forget)
 

@@ -10,10 +10,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.model.errors import ModelError
-from octavo.model.families import gpt_neox, llama, mistral, qwen2
+from octavo.model.families import gpt_neox, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3_moe
 from octavo.model.families.family import Family
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, mistral.FAMILY, gpt_neox.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    qwen2.FAMILY,
+    mistral.FAMILY,
+    gpt_neox.FAMILY,
+    mixtral.FAMILY,
+    qwen2_moe.FAMILY,
+    qwen3_moe.FAMILY,
+)
 
 
 def find_family(
@@ -41,21 +49,26 @@ def find_family(
 
 
 def find_gguf_family(
-    architecture: object, origin: str, families: Sequence[Family] = FAMILIES
+    architecture: object,
+    origin: str,
+    families: Sequence[Family] = FAMILIES,
+    *,
+    routed: bool = False,
 ) -> Family:
-    """The family of a GGUF file's `general.architecture`."""
-    for family in families:
-        if family.gguf_architecture is not None and architecture == family.gguf_architecture:
-            return family
+    """The family of a GGUF file's `general.architecture`; `routed`: the file says that it has
+    experts, which tells Mixtral from LLaMA."""
+    found = [f for f in families if f.gguf_architecture and f.gguf_architecture == architecture]
+    for family in (*(f for f in found if f.routed == routed), *found):
+        return family
     raise _unsupported(origin, f"general.architecture {architecture!r}", families)
 
 
 def _unsupported(origin: str, found: str, families: Sequence[Family]) -> ModelError:
     names = ", ".join(family.architecture for family in families)
+    ggufs = dict.fromkeys(f.gguf_architecture for f in families if f.gguf_architecture)
     return ModelError(
         f"{origin}: this model's architecture is not supported: found {found}",
         "unsupported_architecture",
-        f"Supported are {names} (in GGUF: "
-        f"{', '.join(f.gguf_architecture for f in families if f.gguf_architecture)}). "
+        f"Supported are {names} (in GGUF: {', '.join(ggufs)}). "
         "Choose such a model, or a newer version of Octavo.",
     )

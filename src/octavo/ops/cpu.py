@@ -105,7 +105,7 @@ class CpuOps:
         return bundle(self._native, experts, kind, spec)
 
     def experts(self, x: Floats, scores: Floats, experts: Any) -> Floats:
-        return cast(Floats, self._native.experts(_dense(x), scores, experts, self._pool))
+        return cast(Floats, self._native.experts(_dense(x), _dense(scores), experts, self._pool))
 
     def embed(self, ids: Any, table: Any) -> Floats:
         out: Floats = table.embed(ids.ids, self._pool)

@@ -1,4 +1,6 @@
-"""Configurations of tiny models with routed experts, for the golden logits."""
+"""Configurations of tiny models with routed experts, for the golden logits.
+
+Sizes are such that no router is so near a tie that weights rounded to bf16 choose other experts."""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Any
 
 _COMMON: dict[str, Any] = {
     "vocab_size": 97,
-    "hidden_size": 48,
+    "hidden_size": 64,
     "intermediate_size": 72,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -28,16 +30,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_COMMON,
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",
-        "num_hidden_layers": 3,
+        "num_hidden_layers": 2,
         "num_local_experts": 5,
         "hidden_act": "gelu",
-        "head_dim": 16,
+        "head_dim": 32,
         "tie_word_embeddings": True,
     },
     "qwen2_moe": {
         **_QWEN,
         "architectures": ["Qwen2MoeForCausalLM"],
         "model_type": "qwen2_moe",
+        "num_hidden_layers": 2,
         "shared_expert_intermediate_size": 56,
         "norm_topk_prob": True,
         "decoder_sparse_step": 2,
@@ -48,7 +51,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **_QWEN,
         "architectures": ["Qwen3MoeForCausalLM"],
         "model_type": "qwen3_moe",
-        "head_dim": 16,
+        "head_dim": 24,
         "attention_bias": True,
         "norm_topk_prob": True,
         "mlp_only_layers": [0, 2],
@@ -60,6 +63,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "architectures": ["Qwen2MoeForCausalLM"],
         "model_type": "qwen2_moe",
         "num_hidden_layers": 2,
+        "num_experts": 7,
+        "hidden_size": 32,
         "shared_expert_intermediate_size": 24,
     },
 }

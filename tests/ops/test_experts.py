@@ -141,7 +141,7 @@ def test_experts_that_do_not_fit_are_refused(
     backend: Callable[[], Any], spec: RoutingSpec, change: Callable[[Case], Case]
 ) -> None:
     case = change(expert_cases.make(0, spec))
-    with pytest.raises(ValueError, match="experts|expert "):
+    with pytest.raises(ValueError, match="expert"):
         bundle(backend(), case)
 
 

@@ -40,8 +40,9 @@ from octavo.ops import (
 )
 from octavo.ops.cuda_attention import attend, rope_rows, rotate
 from octavo.ops.cuda_cache import CudaBatch, CudaCache, upload
-from octavo.ops.cuda_experts import ExpertSet, check_experts, mix
+from octavo.ops.cuda_experts import mix
 from octavo.ops.packing import DTYPES, loss, packed_format
+from octavo.ops.reference_experts import ExpertSet, check_experts
 from octavo.ops.reference_sampling import sample_rows, score_rows
 
 Args = ParamSpec("Args")

@@ -48,6 +48,24 @@ def test_stacked_experts_are_the_same_model(name: str, tmp_path: Path) -> None:
     assert logits(stacked).tobytes() == logits(apart).tobytes()
 
 
+@needs_kernels
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"dtype": "float32"}])
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_do_not_depend_on_the_company(
+    name: str, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Sequences whose tokens crowd the same experts, each alone and all in one batch."""
+    config, shapes = moe_files.sparse(name)
+    path = write(tmp_path / "m", config, golden_families.tensors(shapes))
+    decoder, ops = run_decoder.load(path, backend="cpu", threads=2, **options)
+    ids = np.random.default_rng(0).integers(0, 97, 400).tolist()
+    prompts = [ids[i * 9 : i * 9 + 3 + i] for i in range(12)]
+    together = run_decoder.greedy(decoder, ops, prompts, 20)
+    for i, prompt in enumerate(prompts):
+        alone = run_decoder.greedy(decoder, ops, [prompt], 20)
+        np.testing.assert_array_equal(alone[0], together[i])
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [Type.F32, Type.F16])
 def test_gguf_files_are_the_same_model(name: str, kind: Type, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.mapped import MappedFiles
-from octavo.model.places import Place, file_shapes, find_places, flat_shape, span, take
+from octavo.model.places import Place, Stacked, file_shapes, find_places, flat_shape, span, take
 from octavo.model.safetensors import (
     DTYPES,
     Entry,
@@ -156,13 +156,12 @@ def check(
 def _places(spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]) -> dict[str, Place]:
     """By the family's names, or by those that it has for checkpoints with stacked experts, where
     this is one."""
-    shapes, flipped = expected_shapes(spec), family.hf_transposed
-    if family.hf_stacked and any(layer.experts for layer in spec.layers):
-        names = {**family.hf_names, **family.hf_stacked}
-        places = find_places(spec, shapes, names, transposed=flipped)
-        if any(place.stack and place.file in entries for place in places.values()):
-            return places
-    return find_places(spec, shapes, family.hf_names, transposed=flipped)
+    names = family.hf_names
+    sparse = [str(i) for i, layer in enumerate(spec.layers) if layer.experts]
+    stacks = [target for target in family.hf_stacked.values() if isinstance(target, Stacked)]
+    if any(s.module.replace("{i}", i) + s.suffix in entries for s in stacks for i in sparse):
+        names = {**names, **family.hf_stacked}
+    return find_places(spec, expected_shapes(spec), names, transposed=family.hf_transposed)
 
 
 def head_name(family: Family) -> str:

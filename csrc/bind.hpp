@@ -31,6 +31,7 @@ inline void require_ids(const Ids& ids, std::size_t rows) { require_ids(ids.data
 void bind_codes(nb::module_& module);
 void bind_ceiling(nb::module_& module);
 void bind_norm(nb::module_& module);
+void bind_experts(nb::module_& module);
 void bind_linear(nb::module_& module);
 void bind_sample(nb::module_& module);
 void bind_attention(nb::module_& module);

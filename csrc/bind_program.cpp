@@ -105,6 +105,13 @@ void bind_values(nb::class_<Program>& program) {
             nb::arg("x"), nb::arg("weight"), nb::arg("out"), nb::arg("column"))
         .def("codes", &codes, nb::arg("x"), nb::arg("parts"), nb::arg("bias").none(), nb::arg("out"),
              nb::arg("column"))
+        .def(
+            "experts",
+            [](Program& self, Value x, Value logits, const Experts& experts) {
+                require_values(self, {x, logits});
+                return self.experts(x, logits, experts);
+            },
+            nb::arg("x"), nb::arg("logits"), nb::arg("experts"))
         .def("norm", &norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight").noconvert(),
              nb::arg("kind"), nb::arg("eps"), nb::arg("offset"), nb::arg("bias").noconvert().none())
         .def("act", &act, nb::arg("x"), nb::arg("kind"))

@@ -53,5 +53,6 @@ NB_MODULE(_native, module) {
     bind_linear(module);
     bind_sample(module);
     bind_attention(module);
+    bind_experts(module);
     bind_program(module);
 }

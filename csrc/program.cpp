@@ -136,6 +136,18 @@ void Program::product(Value x, const std::vector<const CodeMatrix*>& parts, cons
     });
 }
 
+Program::Value Program::experts(Value x, Value logits, const Experts& experts) {
+    x = whole(x);
+    logits = whole(logits);
+    experts.check(width(x), width(logits));
+    require(wanted(x) == wanted(logits), "a router's scores for other rows");
+    const Value out = new_value(wanted(x), width(x)), scratch = new_value(wanted(x), experts.scratch_width());
+    record({x, logits}, {out, scratch}, [x, logits, &experts, out, scratch](const Step& step) {
+        experts.run(step.at(x), step.at(logits), step.rows(x), step.at(out), step.at(scratch), step.pool);
+    });
+    return out;
+}
+
 Program::Value Program::norm(Value x, Value residual, const Norm& spec, Value* total) {
     x = whole(x);
     require(spec.width > 0 && width(x) % spec.width == 0,

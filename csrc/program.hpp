@@ -16,6 +16,7 @@
 
 #include "buffer.hpp"
 #include "code_matrix.hpp"
+#include "experts.hpp"
 #include "float_weight.hpp"
 #include "kv_batch.hpp"
 #include "kv_cache.hpp"
@@ -61,6 +62,8 @@ public:
     void product(Value x, const FloatWeight& weight, Value out, std::size_t column);
     void product(Value x, const std::vector<const CodeMatrix*>& parts, const float* bias, Value out,
                  std::size_t column);
+    // `logits` has a router's scores for each row of x.
+    Value experts(Value x, Value logits, const Experts& experts);
     // (normed, sum): `total` is x itself where there is no residual. A norm narrower than x is taken of
     // each piece of its width.
     Value norm(Value x, Value residual, const Norm& spec, Value* total);

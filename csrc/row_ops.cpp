@@ -1,6 +1,7 @@
 #include "row_ops.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels.hpp"
 
@@ -62,6 +63,24 @@ void scale_values(const float* x, float factor, float* out, std::size_t count, P
 void bound_values(bool smooth, const float* x, float limit, float* out, std::size_t count, Pool& pool) {
     share(pool, count, 1, smooth ? COSTLY : CHEAP, [&](std::size_t begin, std::size_t end) {
         kernels().bound(smooth, x + begin, limit, out + begin, end - begin);
+    });
+}
+
+void gather_rows(const float* x, const std::uint32_t* numbers, std::size_t count, std::size_t width, float* out,
+                 Pool& pool) {
+    share(pool, count, width, CHEAP, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i)
+            std::memcpy(out + i * width, x + numbers[i] * width, width * sizeof(float));
+    });
+}
+
+void add_to_rows(const float* y, const std::uint32_t* numbers, const float* factors, std::size_t count,
+                 std::size_t width, float* out, Pool& pool) {
+    share(pool, count, width, CHEAP, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) {
+            float* const row = out + numbers[i] * width;
+            kernels().add_scaled(row, y + i * width, factors[i], row, width);
+        }
     });
 }
 

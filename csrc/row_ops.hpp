@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "pool.hpp"
 #include "rows.hpp"
@@ -26,5 +27,13 @@ void scale_values(const float* x, float factor, float* out, std::size_t count, P
 
 // Values within +-limit: cut off there, or (smooth) limit * tanh(x / limit).
 void bound_values(bool smooth, const float* x, float limit, float* out, std::size_t count, Pool& pool);
+
+// The rows `numbers` of x, to `out` (count, width).
+void gather_rows(const float* x, const std::uint32_t* numbers, std::size_t count, std::size_t width, float* out,
+                 Pool& pool);
+
+// Adds row i of y (count, width), times factors[i], to row numbers[i] of `out`; no number twice.
+void add_to_rows(const float* y, const std::uint32_t* numbers, const float* factors, std::size_t count,
+                 std::size_t width, float* out, Pool& pool);
 
 }  // namespace octavo

@@ -95,6 +95,7 @@ GPU_MODULES = (
     "octavo.ops.cuda",
     "octavo.ops.cuda_attention",
     "octavo.ops.cuda_cache",
+    "octavo.ops.cuda_experts",
     "octavo.ops.triton.rms_norm",
 )
 """The modules that import the extra `gpu`: no other may, and whatever imports "everything" leaves

@@ -12,6 +12,7 @@
 #include "norm.hpp"
 #include "sample.hpp"
 #include "rope.hpp"
+#include "route.hpp"
 
 #define OCTAVO_TEXT2(x) #x
 #define OCTAVO_TEXT(x) OCTAVO_TEXT2(x)
@@ -37,6 +38,7 @@ const Kernels table = {
     .add_scaled = add_scaled,
     .scale = scale,
     .bound = bound,
+    .route = route,
     .peaks = peaks,
     .collect = collect,
     .count_above = count_above,

@@ -16,7 +16,7 @@ from octavo.core.params import SamplingParams
 from octavo.core.plan import Admitted, Row, StepPlan, Want
 from octavo.model.decoder import Decoder
 from octavo.model.executor import ModelExecutor
-from octavo.ops import AttentionSpec, CacheLayout, HostBatch, RawWeight
+from octavo.ops import AttentionSpec, CacheLayout, HostBatch, RawWeight, RoutingSpec
 from octavo.ops.reference import ReferenceOps
 from support.tiny_models import TinyModel, tiny_random
 
@@ -52,6 +52,24 @@ def test_a_tied_head_and_a_lookup() -> None:
     assert counter.cost("embed", None, packed).bytes == 3 * 8 * 2
     assert packed_bytes(ReferenceOps().pack([raw("x", 4, 6)])) == 4 * 6 * 4
     assert packed_bytes(SimpleNamespace(parts=[packed, SimpleNamespace(bytes=5)])) == 1605
+
+
+def test_experts_are_counted_as_often_as_they_are_taken() -> None:
+    """Two of four, and a shared one that is three times as wide."""
+    timed: Any = TimedOps(ReferenceOps(), SteppingClock())
+    pairs = [
+        (timed.pack([raw("gate", n, 8), raw("up", n, 8)]), timed.pack([raw("down", 8, n)]))
+        for n in (6, 6, 6, 6, 18)
+    ]
+    experts = timed.bundle(pairs, "silu_gated", RoutingSpec(4, 2, shared=True))
+    one, shared = 3 * 6 * 8, 3 * 18 * 8
+    for tokens, taken in ((0, 0.0), (1, 2.0), (2, 3.0), (200, 4.0)):
+        x, scores = np.zeros((tokens, 8), np.float32), np.zeros((tokens, 5), np.float32)
+        timed.experts(x, scores, experts)
+        cost = timed.take()[0][-1].cost
+        assert cost.operations == tokens * 2 * (2 * one + shared)
+        assert cost.bytes == pytest.approx(4 * (taken * one + min(tokens, 1) * shared))
+        assert (cost.label, cost.kind) == ("experts", "float32")
 
 
 @pytest.mark.parametrize("window", [0, 1, 3, 8, 100])

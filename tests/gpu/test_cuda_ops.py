@@ -18,11 +18,13 @@ from octavo.ops import (  # noqa: E402
     NormSpec,
     RawWeight,
     RopeSpec,
+    RoutingSpec,
     SampleRow,
 )
 from octavo.ops.cuda import CudaOps  # noqa: E402
 from octavo.ops.cuda_attention import QUERY_CHUNK  # noqa: E402
 from octavo.ops.reference import ReferenceOps  # noqa: E402
+from support import expert_cases  # noqa: E402
 from support.ragged_rows import BLOCK, POOL, RaggedRows  # noqa: E402
 
 CUDA = torch.cuda.is_available()
@@ -338,3 +340,37 @@ def test_triton_without_a_gpu_or_its_interpreter_is_refused(
     with pytest.raises(ValueError, match=r"TRITON_INTERPRET=1.*cpu"):
         CudaOps(triton=True)
     assert "norm:torch" in CudaOps().identity
+
+
+@pytest.mark.parametrize("pattern", expert_cases.PATTERNS)
+def test_routed_experts(plain: CudaOps, pattern: str) -> None:
+    twin = ReferenceOps()
+    for seed, spec in enumerate(
+        (
+            RoutingSpec(8, 2),
+            RoutingSpec(6, 6, normalize=False, scale=2.5, shared=True),
+            RoutingSpec(5, 3, normalize=False),
+            RoutingSpec(1, 1, shared=True),
+        )
+    ):
+        for rows in (0, 1, 33):
+            case = expert_cases.make(seed, spec, rows=rows, pattern=pattern)
+            found = []
+            for ops in (twin, plain):
+                pairs = [
+                    (
+                        ops.pack([expert_cases.raw(up) for up in ups]),
+                        ops.pack([expert_cases.raw(down)]),
+                    )
+                    for *ups, down in case.matrices
+                ]
+                found.append(ops.bundle(pairs, case.kind, spec))
+            expected = twin.experts(case.x, case.scores, found[0])
+            got = plain.experts(there(plain, case.x), there(plain, case.scores), found[1])
+            assert near(got, expected)
+
+
+def test_a_router_stays_float32(rng: np.random.Generator) -> None:
+    ops = CudaOps(dtype="bfloat16", triton=False)
+    assert ops.pack([raw(floats(rng, 4, 8))], exact=True).matrix.dtype == torch.float32
+    assert ops.notes == []

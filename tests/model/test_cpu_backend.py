@@ -104,9 +104,9 @@ def test_the_planned_bytes_are_the_packed_ones(source: str, dtype: str, tmp_path
     held = 0
     pack, vector = ops.pack, ops.vector
 
-    def packed(*weights: Any) -> Any:
+    def packed(*weights: Any, **options: Any) -> Any:
         nonlocal held
-        weight = pack(*weights)
+        weight = pack(*weights, **options)
         held += weight.bytes
         return weight
 

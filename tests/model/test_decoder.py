@@ -71,7 +71,7 @@ def test_a_tied_head_shares_the_packed_table() -> None:
     packed = []
     ops = select_ops("reference")
     original = ops.pack
-    ops.pack = lambda *a: packed.append(a[0][0].name) or original(*a)  # type: ignore[method-assign]
+    ops.pack = lambda *a, **k: packed.append(a[0][0].name) or original(*a, **k)  # type: ignore[method-assign]
     Decoder(model.spec, model.source(), ops)
     assert packed.count("embed") == 1
     assert "head" not in packed

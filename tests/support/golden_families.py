@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from support import golden_models
-from support.family_configs import older
+from support.family_configs import moe, older
 from support.family_configs.long import LONG
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
@@ -40,6 +40,7 @@ _NEOX: dict[str, Any] = {
 }
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    **moe.CONFIGS,
     "gpt_neox": _NEOX,
     "gpt_neox_sequential": {
         **_NEOX,

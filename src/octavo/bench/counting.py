@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from octavo.ops import AttentionSpec, CacheLayout, HostBatch, RawWeight
+from octavo.ops import AttentionSpec, CacheLayout, HostBatch, RawWeight, RoutingSpec
 
 FLOAT = 4
 KV_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
@@ -53,6 +53,7 @@ class Counter:
 
     def __init__(self) -> None:
         self._weights: dict[int, tuple[_Weight, Any]] = {}
+        self._experts: dict[int, tuple[list[list[_Weight]], RoutingSpec, Any]] = {}
         self._batch = HostBatch(block_size=1)
         self._kv = "float32"
 
@@ -71,7 +72,26 @@ class Counter:
     def allocated(self, layout: CacheLayout) -> None:
         self._kv = layout.dtype
 
+    def bundled(self, experts: Sequence[tuple[Any, Any]], spec: RoutingSpec, result: Any) -> None:
+        each = [[self._weights[id(weight)][0] for weight in expert] for expert in experts]
+        self._experts[id(result)] = (each, spec, result)
+
     # Ops
+
+    def experts(self, x: Any, scores: Any, experts: Any) -> Cost:
+        """Which experts are read depends on the scores: as many as tokens that choose at random
+        are expected to take."""
+        each, spec, _ = self._experts[id(experts)]
+        tokens = x.shape[0]
+        taken = 1 - (1 - spec.top_k / spec.count) ** tokens
+        read = operations = 0.0
+        for number, expert in enumerate(each):
+            shared = number == spec.count
+            for facts in expert:
+                rows = tokens if shared else tokens * spec.top_k / spec.count
+                read += facts.bytes * (min(tokens, 1) if shared else taken)
+                operations += 2.0 * rows * facts.outputs * facts.inputs
+        return Cost("experts", read, operations, each[0][0].kind)
 
     def linear(self, x: Any, weight: Any, *_: Any, **__: Any) -> Cost:
         facts = self._weights[id(weight)][0]
@@ -137,8 +157,8 @@ class Counter:
 
 
 _COUNTED = frozenset(
-    ("linear", "embed", "norm", "act", "add", "scale", "rope_and_store", "attention", "sample",
-     "score")
+    ("linear", "experts", "embed", "norm", "act", "add", "scale", "rope_and_store", "attention",
+     "sample", "score")
 )  # fmt: skip
 
 

@@ -60,6 +60,11 @@ class TimedOps:
         self._counter.packed(weights, result)
         return result
 
+    def bundle(self, experts: Any, kind: str, spec: Any) -> Any:
+        result = self._ops.bundle(experts, kind, spec)
+        self._counter.bundled(experts, spec, result)
+        return result
+
     def allocate_cache(self, layout: Any, blocks: Any, **more: Any) -> Any:
         self._counter.allocated(layout)
         return self._ops.allocate_cache(layout, blocks, **more)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.gguf import Header, TensorEntry
 from octavo.model.mapped import MappedFiles
-from octavo.model.places import Place, file_shapes, find_places, take
+from octavo.model.places import Place, file_shapes, find_places, flat_shape, span, take
 from octavo.model.quant import dequantize
 from octavo.model.spec import DecoderSpec
 from octavo.model.weights import Checkpoint, check_tensors, expected_shapes
@@ -40,6 +41,11 @@ _KEYS = {
     "alibi_bias_max": "attention.max_alibi_bias",
     "clip_qkv": "attention.clamp_kqv",
     "use_parallel_residual": "use_parallel_residual",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "norm_topk_prob": "expert_weights_norm",
 }
 _SCALING = {
     "factor": "factor",
@@ -204,9 +210,19 @@ def quantization(header: Header) -> str:
 def check(header: Header, spec: DecoderSpec, family: Family) -> dict[str, Place]:
     """The place of each canonical tensor, after one check of all names and shapes."""
     places = find_places(spec, expected_shapes(spec), family.gguf_names)
-    found = {name: entry.shape for name, entry in header.tensors.items() if name not in _OF_ROPE}
-    check_tensors(header.path, file_shapes(places), found)
+    wanted = file_shapes(places)
+    found = {
+        name: _whole_shape(entry.shape, wanted.get(name))
+        for name, entry in header.tensors.items()
+        if name not in _OF_ROPE
+    }
+    check_tensors(header.path, wanted, found)
     return places
+
+
+def _whole_shape(shape: tuple[int, ...], wanted: tuple[int, ...] | None) -> tuple[int, ...]:
+    """`shape` with the leading 1 that GGUF leaves out."""
+    return wanted if wanted == (1, *shape) else shape
 
 
 def formats(header: Header, places: Mapping[str, Place]) -> dict[str, str]:
@@ -222,14 +238,20 @@ def open_weights(header: Header, spec: DecoderSpec, family: Family) -> Checkpoin
 
     def make(canonical: str, place: Place) -> RawWeight:
         entry = header.tensors[place.file]
+        shape = flat_shape(place, entry.shape)
+        if place.rows is None:
+            shape = _whole_shape(shape, place.shape)
+        entry = replace(entry, shape=shape)
         rows = _rows(entry, files)
         if family.gguf_permuted:
             rows = _restore_order(canonical, rows, spec)
         return take(_raw_weight(canonical, entry, rows), place)
 
     def forget(canonical: str) -> None:
-        entry = header.tensors[places[canonical].file]
-        files.forget(entry.path, entry.offset, entry.size)
+        place = places[canonical]
+        entry = header.tensors[place.file]
+        first, size = span(place, entry.shape, entry.size)
+        files.forget(entry.path, entry.offset + first, size)
 
     return Checkpoint({name: partial(make, name, place) for name, place in places.items()}, forget)
 

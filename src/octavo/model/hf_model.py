@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from octavo.model.errors import ModelError
 from octavo.model.families.family import Family
 from octavo.model.mapped import MappedFiles
-from octavo.model.places import Place, file_shapes, find_places, take
+from octavo.model.places import Place, Stacked, file_shapes, find_places, flat_shape, span, take
 from octavo.model.quantized.modules import QuantizedModules
 from octavo.model.safetensors import (
     DTYPES,
@@ -151,9 +152,7 @@ def check(
     quantized: QuantizedModules | None = None,
 ) -> dict[str, Place]:
     """The place of each canonical tensor, after one check of all names and shapes."""
-    places = find_places(
-        spec, expected_shapes(spec), family.hf_names, transposed=family.hf_transposed
-    )
+    places = _places(spec, family, entries)
     found = {name: entry.shape for name, entry in entries.items()}
     hint = ""
     if spec.tied:
@@ -170,6 +169,17 @@ def check(
         hint = "Its matrices are quantised, but no quantization_config in config.json says how."
     check_tensors(str(directory), wanted, found, hint)
     return places
+
+
+def _places(spec: DecoderSpec, family: Family, entries: Mapping[str, Entry]) -> dict[str, Place]:
+    """By the family's names, or by those that it has for checkpoints with stacked experts, where
+    this is one."""
+    names = family.hf_names
+    sparse = [str(i) for i, layer in enumerate(spec.layers) if layer.experts]
+    stacks = [target for target in family.hf_stacked.values() if isinstance(target, Stacked)]
+    if any(s.module.replace("{i}", i) + s.suffix in entries for s in stacks for i in sparse):
+        names = {**names, **family.hf_stacked}
+    return find_places(spec, expected_shapes(spec), names, transposed=family.hf_transposed)
 
 
 def head_name(family: Family) -> str:
@@ -208,15 +218,18 @@ def open_weights(
         _warn_of_other_head(directory, family, entries, files)
 
     def forget(name: str) -> None:
-        if name in used:
-            files.forget(used[name].path, used[name].offset, used[name].size)
-        else:
+        if name not in used:
             coded[places[name].file].forget()
+            return
+        entry = used[name]
+        first, size = span(places[name], entry.shape, entry.size)
+        files.forget(entry.path, entry.offset + first, size)
 
     def make(name: str, place: Place) -> RawWeight:
         if place.file in coded:
             return take(coded[place.file].weight(name), place)
-        return take(raw_weight(used[name], name, files, transposed=place.transposed), place)
+        entry = replace(used[name], shape=flat_shape(place, used[name].shape))
+        return take(raw_weight(entry, name, files, transposed=place.transposed), place)
 
     return Checkpoint({name: partial(make, name, place) for name, place in places.items()}, forget)
 

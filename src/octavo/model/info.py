@@ -16,11 +16,12 @@ LOGIT_ROWS = 64
 @dataclass(frozen=True, slots=True)
 class Pack:
     """`count` times matrices that are packed as one; `parts` has the `RawWeight.format` and the
-    outputs of each."""
+    outputs of each. `exact`: they are packed as float32."""
 
     parts: tuple[tuple[str, int], ...]
     inputs: int
     count: int
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.model.spec import LayerSpec, MatrixSpec, WeightSource
-from octavo.ops import Array, Batch, Cache, NormSpec, Ops, Weight
+from octavo.ops import Array, Batch, Cache, Experts, NormSpec, Ops, Weight
 
 
 @dataclass(slots=True)
@@ -27,11 +27,13 @@ class Norm:
 
 @dataclass(slots=True)
 class Layer:
-    """`matrices` and `norms` by the names that `LayerSpec` has for them."""
+    """`matrices` and `norms` by the names that `LayerSpec` has for them; `experts` are bundled, if
+    it has any."""
 
     spec: LayerSpec
     matrices: dict[str, Weight]
     norms: dict[str, Norm]
+    experts: Experts = None
 
     def forward(
         self, x: Array, residual: Array, batch: Batch, cache: Cache, ops: Ops
@@ -59,6 +61,8 @@ class Layer:
         return ops.linear(ops.attention(q, cache, batch, attention), self.matrices["o"])
 
     def _mlp(self, x: Array, ops: Ops) -> Array:
+        if self.spec.experts is not None:
+            return ops.experts(x, ops.linear(x, self.matrices["router"]), self.experts)
         wide = ops.act(ops.linear(x, self.matrices["up"]), self.spec.activation)
         return ops.linear(wide, self.matrices["down"])
 
@@ -76,19 +80,27 @@ class Packer:
 
     def layer(self, spec: LayerSpec, index: int) -> Layer:
         at = f"layers.{index}."
-        matrices = spec.matrices(self.hidden).items()
-        norms = spec.norms(self.hidden).items()
-        return Layer(
-            spec,
-            {name: self.matrix(matrix, at) for name, matrix in matrices},
-            {name: self.norm(at + name, norm) for name, (norm, _) in norms},
-        )
+        matrices = {
+            name: self.matrix(matrix, at) for name, matrix in spec.matrices(self.hidden).items()
+        }
+        norms = {
+            name: self.norm(at + name, norm) for name, (norm, _) in spec.norms(self.hidden).items()
+        }
+        return Layer(spec, matrices, norms, self._bundle(spec, matrices))
+
+    def _bundle(self, spec: LayerSpec, matrices: dict[str, Weight]) -> Experts:
+        if spec.experts is None:
+            return None
+        names = [name for name, _ in spec.experts.names()]
+        experts = [(matrices[f"{name}.up"], matrices[f"{name}.down"]) for name in names]
+        return self.ops.bundle(experts, spec.activation, spec.experts.routing)
 
     def matrix(self, spec: MatrixSpec, at: str = "") -> Weight:
         """The matrices of `spec`, fused along their outputs."""
         names = [at + name for name, _ in spec.parts]
         biases = [self.source.get(f"{name}.bias") for name in names] if spec.bias else []
-        packed = self.ops.pack([self.source.get(name) for name in names], biases)
+        weights = [self.source.get(name) for name in names]
+        packed = self.ops.pack(weights, biases, exact=spec.exact)
         for name in names:
             self.source.done(name)
         return packed

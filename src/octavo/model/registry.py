@@ -162,7 +162,9 @@ class _GgufModel:
         self.path = path
         self.header: Header = read_header(path)
         meta = self.header.metadata
-        family = find_gguf_family(meta.get("general.architecture"), str(path), families)
+        architecture = meta.get("general.architecture")
+        routed = bool(meta.get(f"{architecture}.expert_count"))
+        family = find_gguf_family(architecture, str(path), families, routed=routed)
         config = gguf_model.hf_config(self.header)
         divisors = gguf_model.rope_divisors(self.header)
         self.rope = rope_words(config, divisors)
@@ -198,13 +200,14 @@ class _GgufModel:
 def _info(
     path: Path, name: str, family: Family, plan: Plan, spec: DecoderSpec, **facts: Any
 ) -> ModelInfo:
-    attention, layer = spec.layers[0].attention, spec.layers[0]
+    attention = spec.layers[0].attention
     parameters = sum(prod(shape) for shape in expected_shapes(spec).values())
     q_width = attention.heads * attention.head_dim
     kv_width = attention.kv_heads * attention.head_dim
     # Of one token in one layer, alive at once: the residual, its sum and the normed input; q, k, v
-    # and attention's output; gate, up and their product. Logits come a bounded number at a time.
-    workspace = 3 * spec.hidden + 2 * (q_width + kv_width) + 3 * layer.intermediate
+    # and attention's output; what the MLP holds. Logits come a bounded number at a time.
+    mlp = max(layer.mlp_values(spec.hidden) for layer in spec.layers)
+    workspace = 3 * spec.hidden + 2 * (q_width + kv_width) + mlp
     return ModelInfo(
         path=str(path),
         name=name,

@@ -70,6 +70,8 @@ def _weight_bytes(model: ModelInfo, backend: str, dtype: str, quantize: str) -> 
 
 
 def _pack_bytes(pack: Pack, backend: str, dtype: str, quantize: str) -> int:
+    if pack.exact:
+        dtype, quantize = "float32", "none"
     if backend == "cuda":  # it holds no codes: what is quantised is widened
         formats, outputs = zip(*pack.parts, strict=True)
         return packed_bytes(formats, sum(outputs), pack.inputs, dtype)

@@ -7,7 +7,8 @@ Does not know: config files (families), names in files, weights' formats, or how
 Canonical tensor names (a family's name map leads to them; `{i}` is the layer):
   embed, positions, final_norm, head,
   layers.{i}.attn_norm, .post_attn_norm, .mlp_norm, .post_mlp_norm, .q_norm, .k_norm,
-  layers.{i}.q, .k, .v, .o, .gate, .up, .down;
+  layers.{i}.q, .k, .v, .o, .gate, .up, .down,
+  layers.{i}.router, .experts.{e}.gate, .up, .down, .shared_router, .shared.gate, .up, .down;
 with ".bias" after it for the bias of each.
 Matrices are (outputs, inputs); q and k rows are in the order that `RopeSpec` of the layer expects.
 """
@@ -15,20 +16,21 @@ Matrices are (outputs, inputs); q and k rows are in the order that `RopeSpec` of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from octavo.ops import AttentionSpec, NormSpec, RawWeight, RopeSpec
+from octavo.ops import AttentionSpec, NormSpec, RawWeight, RopeSpec, RoutingSpec
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixSpec:
     """A matrix as the decoder multiplies by it: `parts` (canonical name, outputs) stacked along
-    their outputs."""
+    their outputs; `exact`: as float32, whatever the others are packed as."""
 
     parts: tuple[tuple[str, int], ...]
     inputs: int
     bias: bool = False
+    exact: bool = False
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, outputs in self.parts:
@@ -38,8 +40,26 @@ class MatrixSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """Routed experts in place of the MLP: `width` is the intermediate one of each, `shared_width`
+    that of the shared one, if `routing` has it."""
+
+    routing: RoutingSpec
+    width: int
+    shared_width: int = 0
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """The experts by number, as (name within the layer, intermediate width)."""
+        for number in range(self.routing.count):
+            yield f"experts.{number}", self.width
+        if self.routing.shared:
+            yield "shared", self.shared_width
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One layer: x = x + attention(norm(x)); x = x + mlp(norm(x)).
+    """One layer: x = x + attention(norm(x)); x = x + mlp(norm(x)). `experts`: in place of an MLP of
+    width `intermediate`.
 
     `parallel`: x = x + attention(norm(x)) + mlp(norm(x)), both of the same x; `mlp_norm` None: the
     MLP takes what attention takes. `post_attn_norm` and `post_mlp_norm` norm what is to be added.
@@ -62,6 +82,7 @@ class LayerSpec:
     q_norm: NormSpec | None = None
     k_norm: NormSpec | None = None
     qkv_bound: float = 0.0
+    experts: ExpertsSpec | None = None
 
     @property
     def gated(self) -> bool:
@@ -69,16 +90,38 @@ class LayerSpec:
 
     def matrices(self, hidden: int) -> Mapping[str, MatrixSpec]:
         """The layer's matrices by what they are for; parts' names are without "layers.{i}."."""
-        attention, width = self.attention, self.intermediate
+        attention = self.attention
         q = attention.heads * attention.head_dim
         kv = attention.kv_heads * attention.head_dim
-        up = (("gate", width), ("up", width)) if self.gated else (("up", width),)
-        return {
+        found = {
             "qkv": MatrixSpec((("q", q), ("k", kv), ("v", kv)), hidden, self.qkv_bias),
             "o": MatrixSpec((("o", hidden),), q, self.o_bias),
-            "up": MatrixSpec(up, hidden, self.mlp_bias),
-            "down": MatrixSpec((("down", hidden),), width, self.mlp_bias),
         }
+        if self.experts is None:
+            return found | self._mlp("", self.intermediate, hidden)
+        scores = [("router", self.experts.routing.count)]
+        if self.experts.routing.shared:
+            scores.append(("shared_router", 1))
+        found["router"] = MatrixSpec(tuple(scores), hidden, exact=True)
+        for name, width in self.experts.names():
+            found |= self._mlp(f"{name}.", width, hidden)
+        return found
+
+    def _mlp(self, at: str, width: int, hidden: int) -> dict[str, MatrixSpec]:
+        up = (("gate", width), ("up", width)) if self.gated else (("up", width),)
+        parts = tuple((at + name, outputs) for name, outputs in up)
+        return {
+            f"{at}up": MatrixSpec(parts, hidden, self.mlp_bias),
+            f"{at}down": MatrixSpec(((f"{at}down", hidden),), width, self.mlp_bias),
+        }
+
+    def mlp_values(self, hidden: int) -> int:
+        """Activations of one token that the MLP holds at once."""
+        if self.experts is None:
+            return 3 * self.intermediate
+        # One expert after another, each with its rows gathered; and the router's scores.
+        widest = max(width for _, width in self.experts.names())
+        return 3 * widest + hidden + self.experts.routing.scores
 
     def norms(self, hidden: int) -> Mapping[str, tuple[NormSpec, int]]:
         """The layer's norms, and the width of each."""
@@ -125,7 +168,7 @@ class DecoderSpec:
         for i, layer in enumerate(self.layers):
             for matrix in layer.matrices(self.hidden).values():
                 parts = tuple((f"layers.{i}.{name}", n) for name, n in matrix.parts)
-                yield MatrixSpec(parts, matrix.inputs, matrix.bias)
+                yield replace(matrix, parts=parts)
 
     def norms(self) -> Iterator[tuple[str, NormSpec, int]]:
         """All norms: canonical name, norm, width."""

@@ -57,10 +57,16 @@ def expected_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
 def packs(spec: DecoderSpec, formats: Mapping[str, str]) -> tuple[Pack, ...]:
     """The matrices of `spec` as the decoder packs them; `formats` by canonical name."""
     counts = Counter(
-        (tuple((formats[name], outputs) for name, outputs in matrix.parts), matrix.inputs)
+        (
+            tuple((formats[name], outputs) for name, outputs in matrix.parts),
+            matrix.inputs,
+            matrix.exact,
+        )
         for matrix in spec.matrices()
     )
-    return tuple(Pack(*key, count) for key, count in counts.items())
+    return tuple(
+        Pack(parts, inputs, count, exact) for (parts, inputs, exact), count in counts.items()
+    )
 
 
 def check_tensors(

@@ -23,6 +23,7 @@ NOTHING_ALLOWED = "no token may be sampled: bans and mask exclude them all"
 
 Array = Any
 Weight = Any
+Experts = Any
 Batch = Any
 Cache = Any
 
@@ -121,6 +122,28 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutingSpec:
+    """How a router's scores for `count` experts become the experts that a token takes.
+
+    It takes the `top_k` with the largest scores, of equal ones the lower numbers. They weigh their
+    part of the softmax over all, divided by the sum of the taken if `normalize` (which is the
+    softmax over the taken alone), times `scale`. `shared`: every token takes one more expert, which
+    weighs the sigmoid of the score after those of the others.
+    """
+
+    count: int
+    top_k: int
+    normalize: bool = True
+    scale: float = 1.0
+    shared: bool = False
+
+    @property
+    def scores(self) -> int:
+        """Scores for each token, and experts in all."""
+        return self.count + self.shared
+
+
+@dataclass(frozen=True, slots=True)
 class CacheLayout:
     """What `allocate_cache` needs: per KV group the number of layers and the shape of a key."""
 
@@ -214,8 +237,19 @@ class Ops(Protocol):
         make the same calls for every batch, and only cut arrays into columns."""
         ...
 
-    def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Weight:
-        """Once, at load: weights stacked along their outputs (fused q, k, v) in the own layout."""
+    def pack(
+        self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = (), exact: bool = False
+    ) -> Weight:
+        """Once, at load: weights stacked along their outputs (fused q, k, v) in the own layout.
+        `exact`: as float32, whatever was asked for."""
+        ...
+
+    def bundle(
+        self, experts: Sequence[tuple[Weight, Weight]], kind: str, spec: RoutingSpec
+    ) -> Experts:
+        """Once, at load: packed experts by number, the shared one last, each as what goes before
+        the activation `kind` (gate and up stacked, if gated) and what comes after it. Raises
+        ValueError where their shapes or their number do not fit."""
         ...
 
     def vector(self, weight: RawWeight) -> Array:
@@ -234,6 +268,11 @@ class Ops(Protocol):
 
     def embed_positions(self, batch: Batch, table: Weight, offset: int = 0) -> Array:
         """The table's rows at each token's position plus `offset`: (tokens, hidden)."""
+        ...
+
+    def experts(self, x: Array, scores: Array, experts: Experts) -> Array:
+        """(tokens, hidden) through each token's experts, by the router's `scores`: the weighted sum
+        of their outputs, in the order of their numbers: (tokens, hidden)."""
         ...
 
     def norm(

@@ -22,11 +22,13 @@ from octavo.ops import (
     NormSpec,
     RawWeight,
     RopeSpec,
+    RoutingSpec,
     SampledRow,
     SampleRow,
 )
 from octavo.ops.cpu_cache import CpuAttention, CpuBatch
 from octavo.ops.cpu_codes import pack as pack_codes
+from octavo.ops.cpu_experts import bundle
 from octavo.ops.cpu_linear import Stack, pack_float
 from octavo.ops.cpu_program import RecordedStep
 from octavo.ops.cpu_sampling import sample_rows, score_rows
@@ -71,8 +73,12 @@ class CpuOps:
 
     # Weights and products
 
-    def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> Any:
+    def pack(
+        self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = (), exact: bool = False
+    ) -> Any:
         """Floats and codes that are to be stacked are packed apart; each part has its own bias."""
+        if exact:
+            return pack_float(self._native, weights, bias, "f32")
         codes = [code_format(w.format, self.dtype, self.quantize) for w in weights]
         if len({code is None for code in codes}) > 1:
             biases = [[b] for b in bias] or [[]] * len(weights)
@@ -94,6 +100,12 @@ class CpuOps:
     def linear(self, x: Floats, weight: Any) -> Floats:
         out: Floats = weight.linear(x, self._pool)
         return out
+
+    def bundle(self, experts: Sequence[tuple[Any, Any]], kind: str, spec: RoutingSpec) -> Any:
+        return bundle(self._native, experts, kind, spec)
+
+    def experts(self, x: Floats, scores: Floats, experts: Any) -> Floats:
+        return cast(Floats, self._native.experts(_dense(x), _dense(scores), experts, self._pool))
 
     def embed(self, ids: Any, table: Any) -> Floats:
         out: Floats = table.embed(ids.ids, self._pool)

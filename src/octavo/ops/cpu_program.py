@@ -88,6 +88,10 @@ class Recorder:
         else:
             self.program.floats(x.number, weight, out.number, column)
 
+    def experts(self, x: Value, scores: Value, experts: Any) -> Value:
+        self.kept.append(experts)
+        return self._value(self.program.experts(x.number, scores.number, experts))
+
     def norm(
         self,
         x: Value,

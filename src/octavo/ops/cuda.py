@@ -34,12 +34,15 @@ from octavo.ops import (
     NormSpec,
     RawWeight,
     RopeSpec,
+    RoutingSpec,
     SampledRow,
     SampleRow,
 )
 from octavo.ops.cuda_attention import attend, rope_rows, rotate
 from octavo.ops.cuda_cache import CudaBatch, CudaCache, upload
+from octavo.ops.cuda_experts import mix
 from octavo.ops.packing import DTYPES, loss, packed_format
+from octavo.ops.reference_experts import ExpertSet, check_experts
 from octavo.ops.reference_sampling import sample_rows, score_rows
 
 Args = ParamSpec("Args")
@@ -120,12 +123,14 @@ class CudaOps:
     # Weights and products
 
     @_tells_of_memory
-    def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> CudaWeight:
+    def pack(
+        self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = (), exact: bool = False
+    ) -> CudaWeight:
         inputs = {w.shape[1] for w in weights}
         if len(inputs) != 1:
             shapes = ", ".join(f"{w.name} {w.shape}" for w in weights)
             raise ValueError(f"weights to be fused differ in their inputs: {shapes}")
-        exact = packed_format([w.format for w in weights], self.dtype) == "f32"
+        exact = exact or packed_format([w.format for w in weights], self.dtype) == "f32"
         dtype = torch.float32 if exact else torch.bfloat16
         outputs = sum(w.shape[0] for w in weights)
         matrix = torch.empty((outputs, inputs.pop()), dtype=dtype, device=self.device)
@@ -161,6 +166,20 @@ class CudaOps:
     @_tells_of_memory
     def embed_positions(self, batch: CudaBatch, table: CudaWeight, offset: int = 0) -> torch.Tensor:
         return table.matrix.index_select(0, batch.positions + offset).float()
+
+    def bundle(
+        self, experts: Sequence[tuple[CudaWeight, CudaWeight]], kind: str, spec: RoutingSpec
+    ) -> ExpertSet:
+        shapes = [(tuple(up.matrix.shape), tuple(down.matrix.shape)) for up, down in experts]
+        check_experts(shapes, kind, spec)
+        return ExpertSet(tuple(experts), kind, spec)
+
+    @_tells_of_memory
+    def experts(self, x: torch.Tensor, scores: torch.Tensor, experts: ExpertSet) -> torch.Tensor:
+        def mlp(rows: torch.Tensor, expert: tuple[CudaWeight, CudaWeight]) -> torch.Tensor:
+            return self.linear(self.act(self.linear(rows, expert[0]), experts.kind), expert[1])
+
+        return mix(x, scores, experts, mlp)
 
     # Rows by themselves
 

@@ -30,12 +30,14 @@ from octavo.ops import (
     NormSpec,
     RawWeight,
     RopeSpec,
+    RoutingSpec,
     SampledRow,
     SampleRow,
 )
 from octavo.ops.reference_act import activate
 from octavo.ops.reference_attention import RopeTable, attend, rotate
 from octavo.ops.reference_cache import ReferenceBatch, ReferenceCache, upload
+from octavo.ops.reference_experts import ExpertSet, check_experts, mix
 from octavo.ops.reference_sampling import sample_rows, score_rows
 from octavo.ops.workers import Workers
 
@@ -85,7 +87,9 @@ class ReferenceOps:
     def recorded(self, forward: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return partial(forward, self)
 
-    def pack(self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = ()) -> PackedWeight:
+    def pack(
+        self, weights: Sequence[RawWeight], bias: Sequence[RawWeight] = (), exact: bool = False
+    ) -> PackedWeight:
         inputs = {w.shape[1] for w in weights}
         if len(inputs) != 1:
             shapes = ", ".join(f"{w.name} {w.shape}" for w in weights)
@@ -139,6 +143,27 @@ class ReferenceOps:
             np.matmul(x, matrix.T, out=out)
         if weight.bias is not None:
             out += weight.bias
+        return out
+
+    def bundle(
+        self,
+        experts: Sequence[tuple[PackedWeight, PackedWeight]],
+        kind: str,
+        spec: RoutingSpec,
+    ) -> ExpertSet:
+        check_experts([(up.matrix.shape, down.matrix.shape) for up, down in experts], kind, spec)
+        return ExpertSet(tuple(experts), kind, spec)
+
+    @QUIETLY
+    def experts(self, x: Floats, scores: Floats, experts: ExpertSet) -> Floats:
+        def mlp(rows: Floats, expert: tuple[Any, Any], kind: str) -> Floats:
+            return self.linear(self.act(self.linear(rows, expert[0]), kind), expert[1])
+
+        if not self.row_at_a_time:
+            return mix(x, scores, experts, mlp)
+        out = np.empty_like(x)
+        for i in range(len(x)):
+            out[i : i + 1] = mix(x[i : i + 1], scores[i : i + 1], experts, mlp)
         return out
 
     def embed(self, ids: ReferenceBatch, table: PackedWeight) -> Floats:

@@ -18,10 +18,13 @@ from octavo.model.families import (
     gptj,
     llama,
     mistral,
+    mixtral,
     mpt,
     opt,
     phi3,
     qwen2,
+    qwen2_moe,
+    qwen3_moe,
     stablelm,
 )
 from octavo.model.families.family import Family
@@ -31,6 +34,9 @@ FAMILIES: tuple[Family, ...] = (
     llama.FAMILY,
     qwen2.FAMILY,
     mistral.FAMILY,
+    mixtral.FAMILY,
+    qwen2_moe.FAMILY,
+    qwen3_moe.FAMILY,
     phi3.FAMILY,
     gpt_neox.FAMILY,
     mpt.FAMILY,
@@ -68,11 +74,16 @@ def find_family(
 
 
 def find_gguf_family(
-    architecture: object, origin: str, families: Sequence[Family] = FAMILIES
+    architecture: object,
+    origin: str,
+    families: Sequence[Family] = FAMILIES,
+    *,
+    routed: bool = False,
 ) -> Family:
-    """The family of a GGUF file's `general.architecture`."""
-    for family in families:
-        if family.gguf_architecture is not None and architecture == family.gguf_architecture:
-            return family
+    """The family of a GGUF file's `general.architecture`; `routed`: the file says that it has
+    experts, which tells Mixtral from LLaMA."""
+    found = [f for f in families if f.gguf_architecture and f.gguf_architecture == architecture]
+    for family in (*(f for f in found if f.routed == routed), *found):
+        return family
     named = [architecture] if isinstance(architecture, str) else []
     raise unsupported(origin, f"general.architecture {architecture!r}", named, families)

@@ -64,6 +64,8 @@ class Family:
     """`read(fields, divisors)` understands a configuration; `divisors` are GGUF's rope_freqs.
 
     `gguf_permuted`: the family's GGUF files keep q and k in the row order of interleaved rope.
+    `routed`: it is the one of its GGUF architecture that has experts.
+    `hf_stacked`: names in checkpoints that hold a layer's experts in tensors of three dimensions.
     `hf_transposed`: parts of a layer whose matrices lie as (inputs, outputs) in checkpoints.
     `hf_ignored`: how names end of buffers that old checkpoints hold and nothing needs.
     For people: `summary` says what is special about it, `context` how long sequences may be.
@@ -79,6 +81,8 @@ class Family:
     gguf_permuted: bool = False
     hf_names: NameMap = field(default_factory=lambda: HF_NAMES)
     gguf_names: NameMap = field(default_factory=lambda: GGUF_NAMES)
+    routed: bool = False
+    hf_stacked: NameMap = field(default_factory=dict)
     hf_transposed: tuple[str, ...] = ()
     hf_ignored: tuple[str, ...] = ()
     summary: str = ""

@@ -1,0 +1,63 @@
+"""Qwen3-MoE: Qwen3's norms of queries and keys, and many small experts.
+
+Owns: the keys in which Qwen3-MoE differs from its relatives.
+Does not know: files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo.model.families.experts import (
+    GGUF_EXPERTS,
+    HF_EXPERTS,
+    HF_STACKED,
+    read_routing,
+    sparse_layers,
+)
+from octavo.model.families.family import GGUF_NAMES, HF_NAMES, Family, Plan, read_llama_like
+from octavo.model.families.fields import Fields
+from octavo.model.families.qwen2_moe import refuse_windows
+from octavo.model.spec import DecoderSpec, ExpertsSpec
+
+_HF_NORMS = {
+    "layers.{i}.q_norm": "model.layers.{i}.self_attn.q_norm",
+    "layers.{i}.k_norm": "model.layers.{i}.self_attn.k_norm",
+}
+_GGUF_NORMS = {
+    "layers.{i}.q_norm": "blk.{i}.attn_q_norm",
+    "layers.{i}.k_norm": "blk.{i}.attn_k_norm",
+}
+
+
+def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
+    fields.size("num_key_value_heads")
+    refuse_windows(fields)
+    # GGUF files do not say: llama.cpp always divides by the sum, as all released models do.
+    normalize = fields.flag("norm_topk_prob", fields.gguf)
+    routing = read_routing(fields, normalize=normalize)
+    experts = ExpertsSpec(routing, fields.size("moe_intermediate_size"))
+    sparse, bias = sparse_layers(fields), fields.flag("attention_bias")
+    plan = read_llama_like(fields, divisors, qkv_bias=bias, o_bias=bias)
+
+    def build(context: int) -> DecoderSpec:
+        spec = plan.build(context)
+        layers = [replace(x, q_norm=x.attn_norm, k_norm=x.attn_norm) for x in spec.layers]
+        with_experts = (
+            replace(x, experts=experts) if sparse(i) else x for i, x in enumerate(layers)
+        )
+        return replace(spec, layers=tuple(with_experts))
+
+    return Plan(build, plan.max_position)
+
+
+FAMILY = Family(
+    "Qwen3MoeForCausalLM",
+    "qwen3_moe",
+    "qwen3moe",
+    read,
+    hf_names={**HF_NAMES, **HF_EXPERTS, **_HF_NORMS},
+    gguf_names={**GGUF_NAMES, **GGUF_EXPERTS, **_GGUF_NORMS},
+    routed=True,
+    hf_stacked=HF_STACKED,
+)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from support import golden_models
+from support.family_configs import newer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 VOCAB, TOKENS = 97, 48
@@ -48,9 +49,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
         "tie_word_embeddings": True,
     },
+    **newer.CONFIGS,
 }
 
-NEUTRAL = frozenset({"architectures", "model_type", "max_position_embeddings", "vocab_size"})
+NEUTRAL = (
+    frozenset({"architectures", "model_type", "max_position_embeddings", "vocab_size"})
+    | newer.NEUTRAL
+)
 """Keys whose loss does not change the logits of a checkpoint that still loads."""
 
 CONTEXTS: dict[str, int] = {}

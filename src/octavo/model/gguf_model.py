@@ -35,6 +35,9 @@ _KEYS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "max_position_embeddings": "context_length",
     "sliding_window": "attention.sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "rope_local_base_freq": "rope.freq_base_swa",
 }
 _SCALING = {
     "factor": "factor",
@@ -78,6 +81,7 @@ def hf_config(header: Header) -> dict[str, Any]:
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
+    config |= _window_pattern(meta.get(f"{arch}.attention.sliding_window_pattern"))
     config["rope_theta"] = meta.get(f"{arch}.rope.freq_base")
     config["rope_scaling"] = _rope_scaling(meta, f"{arch}.rope.")
     _check_rope_dimension(header, f"{arch}.rope.dimension_count", config)
@@ -104,6 +108,13 @@ def _vocab_used(header: Header, rows: int) -> int:
         header.path, tokens - rows, rows,
     )  # fmt: skip
     return rows
+
+
+def _window_pattern(value: Any) -> dict[str, Any]:
+    """Which layers have a window: the period of those that have none, or yes and no for each."""
+    if isinstance(value, list):
+        return {"layer_types": ["sliding_attention" if on else "full_attention" for on in value]}
+    return {} if value is None else {"sliding_window_pattern": value}
 
 
 def _uniform(header: Header, key: str) -> Any:

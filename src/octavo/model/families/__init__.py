@@ -11,11 +11,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.model.errors import ModelError
-from octavo.model.families import gpt_neox, llama, mistral, qwen2
+from octavo.model.families import (
+    gemma,
+    gemma2,
+    gemma3,
+    gpt_neox,
+    llama,
+    mistral,
+    qwen2,
+    qwen3,
+    smollm3,
+)
 from octavo.model.families.family import Family
 from octavo.model.families.unsupported import unsupported
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, mistral.FAMILY, gpt_neox.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    qwen2.FAMILY,
+    qwen3.FAMILY,
+    mistral.FAMILY,
+    gemma.FAMILY,
+    gemma2.FAMILY,
+    gemma3.FAMILY,
+    smollm3.FAMILY,
+    gpt_neox.FAMILY,
+)
 
 
 def find_family(

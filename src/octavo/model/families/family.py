@@ -6,7 +6,7 @@ Does not know: files. A family is data and one function; nothing here is subclas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.model.families.fields import Fields
@@ -26,6 +26,8 @@ HF_NAMES = {
     "layers.{i}.k": "model.layers.{i}.self_attn.k_proj",
     "layers.{i}.v": "model.layers.{i}.self_attn.v_proj",
     "layers.{i}.o": "model.layers.{i}.self_attn.o_proj",
+    "layers.{i}.q_norm": "model.layers.{i}.self_attn.q_norm",
+    "layers.{i}.k_norm": "model.layers.{i}.self_attn.k_norm",
     "layers.{i}.gate": "model.layers.{i}.mlp.gate_proj",
     "layers.{i}.up": "model.layers.{i}.mlp.up_proj",
     "layers.{i}.down": "model.layers.{i}.mlp.down_proj",
@@ -42,6 +44,8 @@ GGUF_NAMES = {
     "layers.{i}.k": "blk.{i}.attn_k",
     "layers.{i}.v": "blk.{i}.attn_v",
     "layers.{i}.o": "blk.{i}.attn_output",
+    "layers.{i}.q_norm": "blk.{i}.attn_q_norm",
+    "layers.{i}.k_norm": "blk.{i}.attn_k_norm",
     "layers.{i}.gate": "blk.{i}.ffn_gate",
     "layers.{i}.up": "blk.{i}.ffn_up",
     "layers.{i}.down": "blk.{i}.ffn_down",
@@ -87,8 +91,16 @@ def read_llama_like(
     qkv_bias: bool = False,
     o_bias: bool = False,
     mlp_bias: bool = False,
+    tied: bool = False,
+    head_norms: bool = False,
+    windows: Sequence[int] = (),
+    rotated: Sequence[bool] = (),
 ) -> Plan:
     """Pre-norm layers with RMSNorm, rope, grouped-query attention and a gated MLP.
+
+    `tied`: whether the head is the embedding where the key is missing. `head_norms`: each head of q
+    and k is normed. `windows` and `rotated` have an entry for each layer, or none: how far it sees
+    (0: everything), and whether it has rope (no entries: it has).
 
     Raises ModelError naming the key that is missing, misshapen or unsupported.
     """
@@ -96,21 +108,28 @@ def read_llama_like(
     norm = NormSpec("rms", fields.number("rms_norm_eps", 1e-6))
     activation = read_activation(fields, "silu", gated=True)
     intermediate = fields.size("intermediate_size")
-    tied = fields.flag("tie_word_embeddings")
+    tied = fields.flag("tie_word_embeddings", tied)
+    head_norm = norm if head_norms else None
 
     def build(context: int) -> DecoderSpec:
-        layer = LayerSpec(
-            attention=shape.attention(),
-            rope=rope.build(context),
-            attn_norm=norm,
-            mlp_norm=norm,
-            intermediate=intermediate,
-            activation=activation,
-            qkv_bias=qkv_bias,
-            o_bias=o_bias,
-            mlp_bias=mlp_bias,
-        )
-        return shape.decoder([layer] * shape.layers, norm, tied=tied)
+        turned = rope.build(context)
+        layers = [
+            LayerSpec(
+                attention=shape.attention(window=windows[i] if windows else 0),
+                rope=turned if not rotated or rotated[i] else None,
+                attn_norm=norm,
+                mlp_norm=norm,
+                intermediate=intermediate,
+                activation=activation,
+                qkv_bias=qkv_bias,
+                o_bias=o_bias,
+                mlp_bias=mlp_bias,
+                q_norm=head_norm,
+                k_norm=head_norm,
+            )
+            for i in range(shape.layers)
+        ]
+        return shape.decoder(layers, norm, tied=tied)
 
     return Plan(build, rope.context())
 

@@ -1,0 +1,1 @@
+"""Tiny configurations of families, a file for each group of relatives."""

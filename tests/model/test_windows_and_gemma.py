@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo.model.errors import ModelError
 from octavo.model.families import find_family
 from octavo.model.families.fields import Fields
+from octavo.model.registry import inspect
 from octavo.model.spec import DecoderSpec
+from support import golden_families
 from support.family_configs import newer
 
 
@@ -109,3 +114,22 @@ def test_a_gemma_that_embeds_text_is_refused(name: str) -> None:
 @pytest.mark.parametrize("value", [{"rope_type": "linear", "factor": 2.0}, [1], "x"])
 def test_b07_gemma_3_wants_rope_parameters_for_each_type_of_layer(value: Any) -> None:
     assert "rope_parameters" in refusal("gemma3", rope_parameters=value)
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_of_a_gemma_that_sees_the_text_model_is_used(
+    prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In both orders of its names; the log says how much is left out."""
+    with np.load(golden_families.GOLDEN / "gemma3_pictures.npz") as kept:
+        shapes = json.loads(str(kept["shapes"]))
+    named = {name.replace("language_model.model.", prefix): s for name, s in shapes.items()}
+    config = newer.CONFIGS["gemma3_pictures"]
+    path = golden_families.write_checkpoint(tmp_path, config, named)
+    with caplog.at_level("INFO"):
+        info = inspect(path)
+    assert info.architecture == "Gemma3ForConditionalGeneration"
+    assert "only the text model is used" in caplog.text
+    others = sum("vision_tower" in name or "multi_modal" in name for name in shapes)
+    assert f"{others} other tensors" in caplog.text
+    assert info.vocab_size == 97

@@ -132,9 +132,18 @@ def _added_ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
 
 
 def find_weights(directory: Path, family: Family) -> dict[str, Entry]:
-    """The directory's tensors, without buffers that are worked out anew."""
+    """The directory's tensors, without buffers that are worked out anew. Of models that also see or
+    hear those of the text model, by the names that they would have alone."""
     found, dropped = find_tensors(directory), (*_DROPPED, *family.hf_ignored)
-    return {name: entry for name, entry in found.items() if not name.endswith(dropped)}
+    found = {name: entry for name, entry in found.items() if not name.endswith(dropped)}
+    part = family.hf_text
+    if part is None:
+        return found
+    names = {name: part.name(name) for name in found}
+    others = sum(alone is None for alone in names.values())
+    if others:
+        log.info("%s: only the text model is used; %d other tensors are not", directory, others)
+    return {alone: found[name] for name, alone in names.items() if alone is not None}
 
 
 def check(

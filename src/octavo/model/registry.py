@@ -101,6 +101,8 @@ class _HfModel:
         self.config = hf_model.read_config(directory)
         self.origin = str(directory / "config.json")
         self.family = find_family(self.config, self.origin)
+        if self.family.hf_text:
+            self.config = self.family.hf_text.fields(self.config)
         # The shape of the embedding comes first: a wrong vocabulary is a clearer error than others.
         vocab = Fields(self.config, self.origin).size("vocab_size")
         values = {**self.config, "vocab_used": hf_model.vocabulary(directory, vocab)}

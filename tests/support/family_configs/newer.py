@@ -166,6 +166,32 @@ CONFIGS: dict[str, dict[str, Any]] = {
             },
         },
     },
+    "gemma3_pictures": {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "text_config": {
+            **_BASE,
+            "model_type": "gemma3_text",
+            "head_dim": 24,
+            "query_pre_attn_scalar": 9,
+            "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+            "sliding_window": 8,
+            "sliding_window_pattern": 3,
+        },
+        "vision_config": {
+            "model_type": "siglip_vision_model",
+            "hidden_size": 8,
+            "intermediate_size": 8,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        "mm_tokens_per_image": 4,
+        "image_token_index": 96,
+        "boi_token_index": 95,
+        "eoi_token_index": 94,
+    },
     # As llama.cpp's files can say it: what they imply is at its default here.
     "qwen3_gguf": {
         **_BASE,
@@ -204,5 +230,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 
-NEUTRAL = frozenset({"pad_token_id", "pretraining_tp"})
-"""Keys that change nothing."""
+NEUTRAL = frozenset(
+    {
+        *("pad_token_id", "pretraining_tp", "vision_config", "mm_tokens_per_image"),
+        *("image_token_index", "boi_token_index", "eoi_token_index"),
+    }
+)
+"""Keys that change nothing in texts."""

@@ -33,6 +33,7 @@ FAMILIES: tuple[Family, ...] = (
     gemma.FAMILY,
     gemma2.FAMILY,
     gemma3.FAMILY,
+    gemma3.WITH_PICTURES,
     smollm3.FAMILY,
     gpt_neox.FAMILY,
 )

@@ -6,8 +6,9 @@ Does not know: files. A family is data and one function; nothing here is subclas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from octavo.model.families.fields import Fields
 from octavo.model.families.shape import read_activation, read_shape
@@ -62,12 +63,41 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPart:
+    """The text model within a checkpoint. Its configuration lies under `config`; `defaults` are for
+    what both that and the whole leave out. Its tensors' names begin with one of `prefixes`, which
+    lead to how they would begin were it alone; those of all the rest begin with one of `others`."""
+
+    config: str
+    defaults: Mapping[str, Any]
+    prefixes: Mapping[str, str]
+    others: tuple[str, ...]
+
+    def fields(self, whole: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration as the text model would have it alone."""
+        own = whole.get(self.config)
+        own = own if isinstance(own, dict) else {}
+        return {**self.defaults, **whole, **{k: v for k, v in own.items() if v is not None}}
+
+    def name(self, name: str) -> str | None:
+        """A tensor's name, were the text model alone; None where it is not the text model's."""
+        if name.startswith(self.others):
+            return None
+        for prefix, alone in self.prefixes.items():
+            if name.startswith(prefix):
+                return alone + name.removeprefix(prefix)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """`read(fields, divisors)` understands a configuration; `divisors` are GGUF's rope_freqs.
 
     `gguf_permuted`: the family's GGUF files keep q and k in the row order of interleaved rope.
     `hf_transposed`: parts of a layer whose matrices lie as (inputs, outputs) in checkpoints.
     `hf_ignored`: how names end of buffers that old checkpoints hold and nothing needs.
+    `hf_text`: for models that also see or hear, how to find the text model in them (None: it is the
+    whole).
     For people: `summary` says what is special about it, `context` how long sequences may be.
     """
 
@@ -80,6 +110,7 @@ class Family:
     gguf_names: NameMap = field(default_factory=lambda: GGUF_NAMES)
     hf_transposed: tuple[str, ...] = ()
     hf_ignored: tuple[str, ...] = ()
+    hf_text: TextPart | None = None
     summary: str = ""
     context: str = "the model's own"
 

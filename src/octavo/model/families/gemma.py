@@ -7,6 +7,7 @@ Does not know: files; what came with Gemma 2 and 3.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 from octavo.model.errors import ModelError
 from octavo.model.families.family import GGUF_NAMES, HF_NAMES, Family, Plan, read_rope
@@ -35,7 +36,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     refuse_bidirectional(fields)
     if fields.has("hidden_act") and fields.text("hidden_act") == "gelu":
         # The makers' own configs say so and mean the approximation.
-        fields = Fields({**fields.values, "hidden_act": "gelu_pytorch_tanh"}, fields.origin)
+        fields = replace(fields, values={**fields.values, "hidden_act": "gelu_pytorch_tanh"})
     shape, rope, norm = read_shape(fields), read_rope(fields, divisors), read_norm(fields)
     activation = read_activation(fields, "gelu_pytorch_tanh", gated=True)
     intermediate = fields.size("intermediate_size")
@@ -101,4 +102,10 @@ def refuse_bidirectional(fields: Fields) -> None:
         )
 
 
-FAMILY = Family("GemmaForCausalLM", "gemma", "gemma", read)
+FAMILY = Family(
+    "GemmaForCausalLM",
+    "gemma",
+    "gemma",
+    read,
+    summary="Gemma 1: scaled embedding that is the head too, norms that count from 1",
+)

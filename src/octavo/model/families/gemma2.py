@@ -74,4 +74,6 @@ FAMILY = Family(
     read,
     hf_names=SANDWICH_HF,
     gguf_names=SANDWICH_GGUF,
+    summary="Gemma 2: norms before and after, soft-capped scores and logits, a sliding window on "
+    "every other layer",
 )

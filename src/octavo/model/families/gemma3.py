@@ -1,4 +1,4 @@
-"""Gemma 3's text models: normed heads; one layer in six sees everything, with a rope of its own.
+"""Gemma 3, the text of it: normed heads; one layer in six sees everything and has its own rope.
 
 Owns: the keys in which Gemma 3 differs from its relatives, in both their spellings.
 Does not know: files.
@@ -6,9 +6,10 @@ Does not know: files.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from octavo.model.families.family import Family, Plan
+from octavo.model.families.family import Family, Plan, TextPart
 from octavo.model.families.fields import Fields
 from octavo.model.families.gemma import (
     SANDWICH_GGUF,
@@ -108,6 +109,14 @@ def _ropes(
     return parse_rope(for_all, shape.head_dim, divisors), parse_rope(local, shape.head_dim)
 
 
+_PICTURES = ("vision_tower.", "multi_modal_projector.")
+_TEXT = TextPart(
+    config="text_config",
+    defaults={"vocab_size": _DEFAULTS["vocab_size"]},
+    prefixes={"language_model.": "", "model.language_model.": "model."},
+    others=(*_PICTURES, *(f"model.{name}" for name in _PICTURES)),
+)
+
 FAMILY = Family(
     "Gemma3ForCausalLM",
     "gemma3_text",
@@ -115,4 +124,16 @@ FAMILY = Family(
     read,
     hf_names=SANDWICH_HF,
     gguf_names=SANDWICH_GGUF,
+    summary="Gemma 3: normed heads, a sliding window on five layers of six, which have their own "
+    "rotary positions",
 )
+
+WITH_PICTURES = replace(
+    FAMILY,
+    architecture="Gemma3ForConditionalGeneration",
+    model_type="gemma3",
+    gguf_architecture=None,
+    hf_text=_TEXT,
+    summary="Gemma 3 checkpoints that also take pictures: the text model of them",
+)
+"""The larger ones' checkpoints, of which the text model is served."""

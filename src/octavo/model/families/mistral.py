@@ -28,7 +28,6 @@ FAMILY = Family(
     "mistral",
     None,
     read,
-    summary="Mistral: LLaMA without biases; a sliding window bounds the context (in GGUF it is "
-    "called llama)",
-    context="the model's own, at most its sliding window",
+    summary="Mistral: LLaMA without biases, early ones with a sliding window on all layers (in "
+    "GGUF it is called llama)",
 )

@@ -23,5 +23,6 @@ FAMILY = Family(
     "qwen2",
     "qwen2",
     read,
-    summary="Qwen2 and Qwen2.5: LLaMA with biases on q, k and v; full attention only",
+    summary="Qwen2 and Qwen2.5: LLaMA with biases on q, k and v; sliding windows on later "
+    "layers where they are switched on",
 )

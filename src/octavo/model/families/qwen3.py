@@ -22,4 +22,10 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     )
 
 
-FAMILY = Family("Qwen3ForCausalLM", "qwen3", "qwen3", read)
+FAMILY = Family(
+    "Qwen3ForCausalLM",
+    "qwen3",
+    "qwen3",
+    read,
+    summary="Qwen3: Qwen2 without biases, each head of q and k normed",
+)

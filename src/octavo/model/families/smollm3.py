@@ -41,4 +41,11 @@ def _rotated(fields: Fields, layers: int) -> tuple[bool, ...]:
     return tuple((i + 1) % interval != 0 for i in range(layers))
 
 
-FAMILY = Family("SmolLM3ForCausalLM", "smollm3", "smollm3", read, gguf_permuted=True)
+FAMILY = Family(
+    "SmolLM3ForCausalLM",
+    "smollm3",
+    "smollm3",
+    read,
+    gguf_permuted=True,
+    summary="SmolLM3: LLaMA in which some layers have no rotary positions",
+)

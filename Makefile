@@ -31,7 +31,7 @@ fix: .venv/.developing  ## repair what style can repair
 bench: .venv/.installed  ## measure ops, the machine, and five workloads over HTTP (ARGS="--baseline ...")
 	@$(BIN)/python scripts/bench.py --workloads $(WORKLOADS) $(ARGS)
 
-perplexity: .venv/.installed  ## what quantised paths cost on a text (TEXT=FILE ARGS="--tokens 2000 ...")
+perplexity: .venv/.installed  ## what quantised paths cost on a text (TEXT=FILE ARGS="gemma3-270m --tokens 2000 ...")
 	@$(BIN)/octavo bench perplexity --text $(TEXT) $(ARGS)
 
 docs: .venv/.developing  ## write the generated references in docs/

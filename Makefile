@@ -8,7 +8,8 @@ BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: serve test lint fix bench perplexity docs oracle gpu-check measure sanitize emulate determinism clean
+.PHONY: serve test lint fix bench perplexity docs oracle gpu-check measure sanitize emulate determinism \
+	golden-models clean
 
 serve: .venv/.installed  ## serve a model (ARGS="--port 8001 ...")
 	@$(BIN)/octavo serve $(ARGS)
@@ -30,14 +31,15 @@ fix: .venv/.developing  ## repair what style can repair
 bench: .venv/.installed  ## measure ops, the machine, and five workloads over HTTP (ARGS="--baseline ...")
 	@$(BIN)/python scripts/bench.py --workloads $(WORKLOADS) $(ARGS)
 
-perplexity: .venv/.installed  ## what quantised paths cost on a text (TEXT=FILE ARGS="--tokens 2000 ...")
+perplexity: .venv/.installed  ## what quantised paths cost on a text (TEXT=FILE ARGS="gemma3-270m --tokens 2000 ...")
 	@$(BIN)/octavo bench perplexity --text $(TEXT) $(ARGS)
 
 docs: .venv/.developing  ## write the generated references in docs/
 	$(BIN)/python scripts/generate_docs.py
 
 oracle: .venv/.installed .venv-oracle/.installed  ## compare with torch and transformers
-	.venv-oracle/bin/python tests/oracle/make_golden.py --model "$$($(BIN)/octavo pull)" --check
+	.venv-oracle/bin/python tests/oracle/make_golden.py --check
+	.venv-oracle/bin/python tests/oracle/make_greedy.py --check "smollm2=$$($(BIN)/octavo pull)"
 	.venv-oracle/bin/python tests/oracle/make_families.py --check
 	.venv-oracle/bin/python tests/oracle/make_chat_golden.py --check
 	TRITON_INTERPRET=1 .venv-oracle/bin/python -m pytest tests/gpu -rs -p no:cacheprovider
@@ -55,6 +57,10 @@ sanitize: .venv/.developing  ## the kernels' tests under address and undefined-b
 determinism: .venv/.developing  ## the same tokens, at length: the default model in every way
 	@$(BIN)/octavo pull
 	$(BIN)/python -m pytest -m determinism tests/promises $(ARGS)
+
+golden-models: .venv/.developing  ## Gemma 3 270M and Qwen2.5-Coder 0.5B as transformers has them (fetches 760 MB)
+	@$(BIN)/octavo pull gemma3-270m && $(BIN)/octavo pull qwen2.5-coder-0.5b
+	$(BIN)/python -m pytest -n 0 -m models tests/model $(ARGS)
 
 emulate: .venv/.developing  ## the kernels' tests in AVX512, in software (needs libsimde-dev)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input nanobind cmake

@@ -25,6 +25,8 @@ def test_windows_score_as_many_tokens_as_asked() -> None:
     assert [len(piece) for piece in windows(ids, 48, 1000)] == [48, 48, 4]
     assert list(windows([1], 4, 5)) == []
     assert list(windows(ids[:5], 4, 5)) == [[0, 1, 2, 3]]
+    assert list(windows(ids[:8], 4, 9, [0])) == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 7]]
+    assert list(windows(ids, 4, 5, [0])) == [[0, 1, 2, 3], [0, 4, 5]]
 
 
 def test_perplexity_is_that_of_the_models_own_logits(tmp_path: Path) -> None:

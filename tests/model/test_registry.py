@@ -171,25 +171,6 @@ def test_dynamic_rope_is_fixed_by_the_context(model: Path) -> None:
     assert open_model(model, 128).spec.layers[0].rope == short
 
 
-@pytest.mark.parametrize(("window", "context"), [(None, 64), (100, 64), (16, 16), (..., 64)])
-def test_mistral_ends_where_its_window_would_begin_to_matter(
-    window: Any, context: int, tmp_path: Path
-) -> None:
-    path = golden_models.write_checkpoint(tmp_path / "m", "mistral")
-    config = {**golden_models.CONFIGS["mistral"], "sliding_window": window}
-    golden_models.write_config(path, {k: v for k, v in config.items() if v is not ...})
-    assert inspect(path).max_position == context
-
-
-def test_qwen2_with_a_window_in_use_is_refused(tmp_path: Path) -> None:
-    path = golden_models.write_checkpoint(tmp_path / "m", "qwen2_bf16")
-    config = {**golden_models.CONFIGS["qwen2_bf16"], "use_sliding_window": True}
-    golden_models.write_config(path, config)
-    assert inspect(path).layers == 4, "all four layers are below max_window_layers, so full"
-    golden_models.write_config(path, {**config, "max_window_layers": 2})
-    assert "use_sliding_window" in str(refusal(path))
-
-
 def test_a_family_whose_reading_fails_is_not_called_unsupported() -> None:
     """The cause comes through as it is; only an unknown name is 'not supported'."""
 

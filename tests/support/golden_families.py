@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from support import golden_models
-from support.family_configs import moe, older
+from support.family_configs import moe, newer, older
 from support.family_configs.long import LONG
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
@@ -52,10 +52,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     **older.CONFIGS,
+    **newer.CONFIGS,
 }
 
-NEUTRAL = frozenset(
-    {"architectures", "model_type", "max_position_embeddings", "vocab_size", "pad_token_id"}
+NEUTRAL = (
+    frozenset(
+        {"architectures", "model_type", "max_position_embeddings", "vocab_size", "pad_token_id"}
+    )
+    | newer.NEUTRAL
 )
 """Keys whose loss does not change the logits of a checkpoint that still loads."""
 

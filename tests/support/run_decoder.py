@@ -40,16 +40,28 @@ def load(
     return decoder, ops
 
 
+def groups(decoder: Decoder) -> int:
+    """How many KV groups it has."""
+    return len(cache_layout(decoder.spec, BLOCK).layers)
+
+
+def allocate(decoder: Decoder, ops: Ops, blocks: int) -> Any:
+    """A cache with so many blocks in each KV group."""
+    return ops.allocate_cache(cache_layout(decoder.spec, BLOCK), [blocks] * groups(decoder))
+
+
 def step(
     decoder: Decoder,
     ops: Ops,
     cache: Any,
-    table: Sequence[int],
+    table: Sequence[int] | Sequence[Sequence[int]],
     ids: Sequence[int],
     start: int,
     write_from: int = 0,
 ) -> np.ndarray:
-    """(len(ids), vocab_used): the logits of one row, `ids` at positions from `start` on."""
+    """(len(ids), vocab_used): the logits of one row, `ids` at positions from `start` on. `table` is
+    the row's for all KV groups, or one for each."""
+    tables = [table] * groups(decoder) if isinstance(table[0], int) else table
     end = start + len(ids)
     batch = HostBatch(
         BLOCK,
@@ -57,7 +69,7 @@ def step(
         positions=list(range(start, end)),
         row_of=[0] * len(ids),
         row_starts=[0, len(ids)],
-        tables=[[list(table[: -(-end // BLOCK)])]],
+        tables=[[list(one[: -(-end // BLOCK)])] for one in tables],
         write_from=[write_from],
         logit_tokens=list(range(len(ids))),
     )
@@ -66,12 +78,15 @@ def step(
 
 def logits(decoder: Decoder, ops: Ops, ids: Sequence[int], piece: int) -> np.ndarray:
     """(len(ids), vocab_used): the logits at every position, `piece` tokens a step, over blocks in
-    an order of no regularity."""
+    an order of no regularity, another in each KV group."""
     blocks = -(-len(ids) // BLOCK)
-    table = [int(i) for i in np.random.default_rng(blocks).permutation(blocks)]
-    cache = ops.allocate_cache(cache_layout(decoder.spec, BLOCK), [blocks])
+    rng = np.random.default_rng(blocks)
+    tables = [rng.permutation(blocks).tolist() for _ in range(groups(decoder))]
+    cache = allocate(decoder, ops, blocks)
     starts = range(0, len(ids), piece)
-    return np.concatenate([step(decoder, ops, cache, table, ids[i : i + piece], i) for i in starts])
+    return np.concatenate(
+        [step(decoder, ops, cache, tables, ids[i : i + piece], i) for i in starts]
+    )
 
 
 def greedy(decoder: Decoder, ops: Ops, prompts: Sequence[Sequence[int]], count: int) -> np.ndarray:
@@ -80,11 +95,12 @@ def greedy(decoder: Decoder, ops: Ops, prompts: Sequence[Sequence[int]], count: 
     lengths = [len(prompt) + count for prompt in prompts]
     ends = np.cumsum([-(-length // BLOCK) for length in lengths]).tolist()
     tables = [list(range(a, b)) for a, b in zip([0, *ends], ends, strict=False)]
-    cache = ops.allocate_cache(cache_layout(decoder.spec, BLOCK), [ends[-1]])
+    cache = allocate(decoder, ops, ends[-1])
     known = [[int(i) for i in prompt] for prompt in prompts]
     computed = [0] * len(prompts)
     while rows := [i for i, length in enumerate(lengths) if len(known[i]) < length]:
-        batch = HostBatch(BLOCK, tables=[[]])
+        rows_of: list[list[int]] = []
+        batch = HostBatch(BLOCK, tables=[rows_of] * groups(decoder))
         for r, i in enumerate(rows):
             piece = known[i][computed[i] : computed[i] + 32]
             batch.ids += piece
@@ -93,7 +109,7 @@ def greedy(decoder: Decoder, ops: Ops, prompts: Sequence[Sequence[int]], count: 
             batch.row_starts.append(len(batch.ids))
             batch.write_from.append(0)
             computed[i] += len(piece)
-            batch.tables[0].append(tables[i][: -(-computed[i] // BLOCK)])
+            rows_of.append(tables[i][: -(-computed[i] // BLOCK)])
             batch.logit_tokens.append(len(batch.ids) - 1)
         best = decoder.logits(decoder.forward(ops.upload(batch), cache)).argmax(axis=-1)
         for r, i in enumerate(rows):

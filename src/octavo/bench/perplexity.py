@@ -38,15 +38,21 @@ def options_for(window: int) -> Mapping[str, object]:
     }
 
 
-def windows(ids: Sequence[int], window: int, tokens: int) -> Iterator[list[int]]:
+def windows(
+    ids: Sequence[int], window: int, tokens: int, begin: Sequence[int] = ()
+) -> Iterator[list[int]]:
     """Pieces of `window` ids (the last may be shorter) that have `tokens` to score between them: a
-    piece's first token is not scored, since nothing is before it."""
+    piece's first token is not scored, since nothing is before it. `begin` stands before each piece
+    but the first, which has it: some models are lost without their beginning of text."""
     at = 0
-    while tokens > 0 and at + 1 < len(ids):
-        piece = list(ids[at : at + min(window, tokens + 1)])
+    while tokens > 0:
+        lead = list(begin) if at else []
+        piece = lead + list(ids[at : at + min(window, tokens + 1) - len(lead)])
+        if len(piece) < 2:
+            return
         yield piece
         tokens -= len(piece) - 1
-        at += len(piece)
+        at += len(piece) - len(lead)
 
 
 def measure(engine: LLMEngine, ids: Sequence[int], tokens: int, window: int) -> Perplexity:
@@ -54,7 +60,9 @@ def measure(engine: LLMEngine, ids: Sequence[int], tokens: int, window: int) -> 
     it has no two, RuntimeError where a window fails."""
     begun = time.perf_counter()
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, ignore_eos=True)
-    pieces = list(windows(ids, window, tokens))
+    begin = list(engine.tokenizer.encode(""))
+    own = len(begin) == 1 and list(ids[:1]) == begin
+    pieces = list(windows(ids, window, tokens, begin if own else ()))
     if not pieces:
         raise ValueError("the text is too short: it needs two tokens or more")
     for number, piece in enumerate(pieces):

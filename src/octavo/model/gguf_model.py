@@ -46,6 +46,9 @@ _KEYS = {
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "norm_topk_prob": "expert_weights_norm",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "rope_local_base_freq": "rope.freq_base_swa",
 }
 _SCALING = {
     "factor": "factor",
@@ -98,6 +101,7 @@ def hf_config(header: Header) -> dict[str, Any]:
     biased = {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"}
     config["attention_bias"] = not biased.isdisjoint(tensors)
     config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
+    config |= _window_pattern(meta.get(f"{arch}.attention.sliding_window_pattern"))
     config["rope_theta"] = meta.get(f"{arch}.rope.freq_base")
     config["norm_of_attention"] = "blk.0.attn_norm_2.weight" in tensors  # Falcon 40B's second one
     config["rope_scaling"] = _rope_scaling(header, f"{arch}.rope.")
@@ -125,6 +129,13 @@ def _vocab_used(header: Header, rows: int) -> int:
         header.path, tokens - rows, rows,
     )  # fmt: skip
     return rows
+
+
+def _window_pattern(value: Any) -> dict[str, Any]:
+    """Which layers have a window: the period of those that have none, or yes and no for each."""
+    if isinstance(value, list):
+        return {"layer_types": ["sliding_attention" if on else "full_attention" for on in value]}
+    return {} if value is None else {"sliding_window_pattern": value}
 
 
 def _uniform(header: Header, key: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from octavo.model.errors import ModelError
-from octavo.model.families.family import Family
+from octavo.model.families.family import Family, TextPart
 from octavo.model.mapped import MappedFiles
 from octavo.model.places import Place, Stacked, file_shapes, find_places, flat_shape, span, take
 from octavo.model.quantized.modules import QuantizedModules
@@ -135,13 +135,24 @@ def _added_ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
 
 def find_weights(directory: Path, family: Family) -> dict[str, Entry]:
     """The directory's tensors, without buffers that are worked out anew, by the names that they
-    have in a checkpoint with a head."""
+    have in a checkpoint with a head. Of models that also see or hear those of the text model, by
+    the names that they would have alone."""
     dropped, prefix = (*_DROPPED, *family.hf_ignored), family.hf_prefix
     found = {k: entry for k, entry in find_tensors(directory).items() if not k.endswith(dropped)}
+    if family.hf_text is not None:
+        found = _text_part(directory, family.hf_text, found)
     if not prefix or any(name.startswith(prefix) for name in found):
         return found
     head = head_name(family)
     return {name if name == head else prefix + name: entry for name, entry in found.items()}
+
+
+def _text_part(directory: Path, part: TextPart, found: dict[str, Entry]) -> dict[str, Entry]:
+    names = {name: part.name(name) for name in found}
+    others = sum(alone is None for alone in names.values())
+    if others:
+        log.info("%s: only the text model is used; %d other tensors are not", directory, others)
+    return {alone: found[name] for name, alone in names.items() if alone is not None}
 
 
 def check(

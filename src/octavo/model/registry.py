@@ -111,6 +111,8 @@ class _HfModel:
         scheme = read_scheme(directory, self.config)
         self.origin = str(directory / "config.json")
         family = find_family(self.config, self.origin, families)
+        if family.hf_text:
+            self.config = family.hf_text.fields(self.config)
         # The shape of the embedding comes first: a wrong vocabulary is a clearer error than others.
         vocab = Fields(self.config, self.origin).size("vocab_size")
         values = {**self.config, "vocab_used": hf_model.vocabulary(directory, vocab)}

@@ -13,6 +13,9 @@ from typing import Any
 from octavo.model.errors import ModelError
 from octavo.model.families import (
     falcon,
+    gemma,
+    gemma2,
+    gemma3,
     gpt2,
     gpt_neox,
     gptj,
@@ -24,7 +27,9 @@ from octavo.model.families import (
     phi3,
     qwen2,
     qwen2_moe,
+    qwen3,
     qwen3_moe,
+    smollm3,
     stablelm,
 )
 from octavo.model.families.family import Family
@@ -33,10 +38,16 @@ from octavo.model.families.unsupported import unsupported
 FAMILIES: tuple[Family, ...] = (
     llama.FAMILY,
     qwen2.FAMILY,
+    qwen3.FAMILY,
     mistral.FAMILY,
     mixtral.FAMILY,
     qwen2_moe.FAMILY,
     qwen3_moe.FAMILY,
+    gemma.FAMILY,
+    gemma2.FAMILY,
+    gemma3.FAMILY,
+    gemma3.WITH_PICTURES,
+    smollm3.FAMILY,
     phi3.FAMILY,
     gpt_neox.FAMILY,
     mpt.FAMILY,

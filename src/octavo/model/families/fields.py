@@ -6,7 +6,7 @@ Does not know: which keys a family needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,11 @@ class Fields:
     def has(self, key: str) -> bool:
         return self.values.get(self.keys.get(key, key)) is not None
 
+    def null(self, key: str) -> bool:
+        """Whether it is there as null: for the keys where that is not the same as absent."""
+        key = self.keys.get(key, key)
+        return key in self.values and self.values[key] is None
+
     def common(self) -> dict[str, Any]:
         """All values, those of renamed keys under their common names."""
         return {**self.values, **{k: self.values.get(own) for k, own in self.keys.items()}}
@@ -57,6 +62,13 @@ class Fields:
             raise self.bad(key, value, f"a positive integer, at most {limit}")
         return value
 
+    def count(self, key: str, default: int = _REQUIRED) -> int:
+        """An integer from 0 on."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+            raise self.bad(key, value, f"an integer from 0 to {_LARGEST}")
+        return value
+
     def optional_size(self, key: str, limit: int = _LARGEST) -> int | None:
         return self.size(key, limit=limit) if self.has(key) else None
 
@@ -67,11 +79,31 @@ class Fields:
             raise self.bad(key, value, "a positive number")
         return float(value)
 
+    def optional_number(self, key: str, default: float) -> float:
+        """A positive number; 0 where it is null. `default` 0: also where it is absent."""
+        if self.null(key) or (not default and not self.has(key)):
+            return 0.0
+        return self.number(key, default)
+
     def flag(self, key: str, default: bool = False) -> bool:
         value = self._get(key, default)
         if not isinstance(value, bool):
             raise self.bad(key, value, "true or false")
         return value
+
+    def choices(self, key: str, options: Sequence[Any], count: int) -> tuple[Any, ...] | None:
+        """One of `options` for each of `count` layers; None where the key is absent."""
+        if not self.has(key):
+            return None
+        value = self._get(key, None)
+        if (
+            not isinstance(value, list)
+            or len(value) != count
+            or not all(type(item) in map(type, options) and item in options for item in value)
+        ):
+            wanted = " or ".join(map(repr, options))
+            raise self.bad(key, value, f"a list of {count} entries, each {wanted}")
+        return tuple(value)
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
         value = self._get(key, default)

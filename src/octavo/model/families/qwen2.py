@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: LLaMA with biases on q, k and v alone.
+"""Qwen2 and Qwen2.5: LLaMA with biases on q, k and v alone; later layers may have a window.
 
 Owns: the keys in which Qwen2 differs from its relatives.
 Does not know: files.
@@ -6,21 +6,16 @@ Does not know: files.
 
 from __future__ import annotations
 
-from octavo.model.errors import ModelError
 from octavo.model.families.family import Family, Plan, read_llama_like
 from octavo.model.families.fields import Fields
+from octavo.model.families.shape import MAX_LAYERS
+from octavo.model.families.windows import read_qwen_windows
 
 
 def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     fields.size("num_key_value_heads")
-    windowed = fields.size("num_hidden_layers") > fields.size("max_window_layers", 28)
-    if fields.flag("use_sliding_window") and windowed:
-        raise ModelError(
-            f"{fields.origin}: use_sliding_window is true with max_window_layers below "
-            "num_hidden_layers; sliding windows are not supported",
-            "unsupported_feature",
-        )
-    return read_llama_like(fields, divisors, qkv_bias=True)
+    windows = read_qwen_windows(fields, fields.size("num_hidden_layers", limit=MAX_LAYERS))
+    return read_llama_like(fields, divisors, qkv_bias=True, windows=windows)
 
 
 FAMILY = Family(
@@ -28,5 +23,6 @@ FAMILY = Family(
     "qwen2",
     "qwen2",
     read,
-    summary="Qwen2 and Qwen2.5: LLaMA with biases on q, k and v; full attention only",
+    summary="Qwen2 and Qwen2.5: LLaMA with biases on q, k and v; sliding windows on later "
+    "layers where they are switched on",
 )

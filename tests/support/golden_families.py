@@ -63,7 +63,7 @@ NEUTRAL = (
 )
 """Keys whose loss does not change the logits of a checkpoint that still loads."""
 
-NEUTRAL_IN: dict[str, set[str]] = {**older.NEUTRAL}
+NEUTRAL_IN: dict[str, set[str]] = {**older.NEUTRAL, "qwen3": {"rope_parameters.rope_type"}}
 """Further ones, by configuration."""
 
 CONTEXTS: dict[str, int] = {**older.CONTEXTS}
@@ -79,7 +79,7 @@ def without_each_key(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if key not in neutral:
             yield key, {k: v for k, v in config.items() if k != key}
         for inner in value if isinstance(value, dict) else ():
-            if f"{key}.{inner}" not in neutral:
+            if inner not in neutral and f"{key}.{inner}" not in neutral:
                 rest = {k: v for k, v in value.items() if k != inner}
                 yield f"{key}.{inner}", {**config, key: rest}
 

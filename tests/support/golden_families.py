@@ -78,7 +78,7 @@ def without_each_key(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for key, value in config.items():
         if key not in neutral:
             yield key, {k: v for k, v in config.items() if k != key}
-        for inner in value if isinstance(value, dict) else ():
+        for inner in value if isinstance(value, dict) and key not in neutral else ():
             if inner not in neutral and f"{key}.{inner}" not in neutral:
                 rest = {k: v for k, v in value.items() if k != inner}
                 yield f"{key}.{inner}", {**config, key: rest}

@@ -205,13 +205,6 @@ def test_experts_tell_mixtral_from_llama() -> None:
     assert find_gguf_family("qwen3moe", "m").architecture == "Qwen3MoeForCausalLM"
 
 
-def test_mixtral_ends_where_its_window_would_begin_to_matter(tmp_path: Path) -> None:
-    config, shapes = moe_files.sparse("mixtral", sliding_window=40)
-    assert (
-        inspect(write(tmp_path / "m", config, golden_families.tensors(shapes))).max_position == 40
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [

@@ -23,6 +23,7 @@ from octavo.ops.select import select_ops
 from support import golden_families, native_isas, run_decoder
 from support import quantized_files as files
 from support.load_config import load_config
+from support.quantized_cases import awq, gptq
 from support.tiny_models import write_tiny_random
 
 IDS = np.random.default_rng(7).integers(0, 500, 41).tolist()
@@ -32,42 +33,6 @@ WRONG = 0.3
 """What a misread checkpoint is off by at least."""
 
 needs_kernels = pytest.mark.skipif(not build_info(), reason=native_reason() or "no kernels")
-
-
-def gptq(bits: int, group: int, symmetric: bool, act: bool = False, version: int = 1) -> Any:
-    settings = {
-        "quant_method": "gptq",
-        "bits": bits,
-        "group_size": group,
-        "sym": symmetric,
-        "desc_act": act,
-        "checkpoint_format": "gptq" if version == 1 else "gptq_v2",
-    }
-
-    def make(name: str, matrix: np.ndarray) -> Any:
-        # Inputs that are multiplied as one are in one order; that of the others is their own.
-        seed = {"o_proj": 2, "down_proj": 3}.get(name.rpartition(".")[2], 1)
-        m = files.rounded(matrix, bits, group, symmetric, shuffle=seed if act else None)
-        return files.gptq(bits, version)(m), m.weights
-
-    return make, settings
-
-
-def awq(group: int, order: tuple[int, ...] = files.AWQ_ORDER) -> Any:
-    settings = {
-        "quant_method": "awq",
-        "bits": 4,
-        "group_size": group,
-        "version": "gemm",
-        "zero_point": True,
-        "modules_to_not_convert": None,
-    }
-
-    def make(name: str, matrix: np.ndarray) -> Any:
-        m = files.rounded(matrix, 4, group, False)
-        return files.awq(order)(m), m.weights
-
-    return make, settings
 
 
 def compressed(
@@ -234,9 +199,9 @@ def test_the_planned_bytes_are_the_packed_ones(case: str, tmp_path: Path) -> Non
         opened, ops = open_model(coded), select_ops("cpu", dtype=dtype)
         pack, vector = ops.pack, ops.vector
 
-        def packed(*weights: Any, pack: Any = pack) -> Any:
+        def packed(*weights: Any, pack: Any = pack, **options: Any) -> Any:
             nonlocal held
-            weight = pack(*weights)
+            weight = pack(*weights, **options)
             held += _bytes(weight)
             return weight
 

@@ -22,7 +22,7 @@ def read(name: str, **changes: Any) -> DecoderSpec:
     """The spec of a golden configuration; a key that is changed to ... is left out."""
     config = {k: v for k, v in {**newer.CONFIGS[name], **changes}.items() if v is not ...}
     plan = find_family(config, "config.json").read(Fields(config, "config.json"), ())
-    return plan.build(plan.max_position)
+    return plan.build(1 << 16)
 
 
 def windows(spec: DecoderSpec) -> list[int]:
@@ -99,11 +99,12 @@ def test_gemma_3s_context_has_its_ropes_factor_in_it() -> None:
 def test_gemma_3_takes_what_its_config_leaves_out_from_its_makers() -> None:
     config = {"architectures": ["Gemma3ForCausalLM"], "hidden_size": 2560, "num_hidden_layers": 34}
     plan = find_family(config, "c").read(Fields(config, "c"), ())
-    spec = plan.build(1024)
+    spec = plan.build(8192)
     attention = spec.layers[0].attention
     assert (attention.heads, attention.kv_heads, attention.head_dim) == (8, 4, 256)
     assert (spec.vocab, plan.max_position, attention.window) == (262208, 131072, 4096)
     assert windows(spec).count(0) == 5
+    assert not any(windows(plan.build(4096))), "a window over the whole context is none"
 
 
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])

@@ -24,9 +24,10 @@ _ARCHITECTURES = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwe
 
 
 def sparse(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """The golden configuration `name` with silu and experts in both of two layers; its shapes."""
+    """The golden configuration `name` with silu and experts in both of two layers, and without the
+    window that GGUF has no key for; its shapes."""
     config = {**golden_families.CONFIGS[name], "num_hidden_layers": 2, **changes}
-    for key in ("hidden_act", "mlp_only_layers", "decoder_sparse_step"):
+    for key in ("hidden_act", "mlp_only_layers", "decoder_sparse_step", "sliding_window"):
         config.pop(key, None)
     with np.load(golden_families.GOLDEN / f"{name}.npz") as kept:
         known: dict[str, list[int]] = json.loads(str(kept["shapes"]))

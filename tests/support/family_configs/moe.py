@@ -35,6 +35,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hidden_act": "gelu",
         "head_dim": 32,
         "tie_word_embeddings": True,
+        "sliding_window": 11,
     },
     "qwen2_moe": {
         **_QWEN,

@@ -1,15 +1,19 @@
 """What families with routed experts share: their keys, which layers have experts, names.
 
-Owns: `read_routing`, `sparse_layers`, the names of experts in Qwen's and GGUF's ways.
+Owns: `read_routing`, `sparse_layers`, `with_experts`, the names of experts in Qwen's and GGUF's
+ways.
 Does not know: files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from octavo.model.families.family import Plan
 from octavo.model.families.fields import Fields
 from octavo.model.places import NameMap, Stacked
+from octavo.model.spec import DecoderSpec, ExpertsSpec
 from octavo.ops import RoutingSpec
 
 MAX_EXPERTS = 1024
@@ -58,6 +62,19 @@ def read_routing(fields: Fields, *, normalize: bool, shared: bool = False) -> Ro
     if top_k > count:
         raise fields.bad("num_experts_per_tok", top_k, f"at most the {count} experts there are")
     return RoutingSpec(count, top_k, normalize=normalize, shared=shared)
+
+
+def with_experts(plan: Plan, experts: ExpertsSpec, sparse: Callable[[int], bool]) -> Plan:
+    """The plan with `experts` in place of the MLP of the layers that are `sparse`."""
+
+    def build(context: int) -> DecoderSpec:
+        spec = plan.build(context)
+        layers = enumerate(spec.layers)
+        return replace(
+            spec, layers=tuple(replace(x, experts=experts) if sparse(i) else x for i, x in layers)
+        )
+
+    return replace(plan, build=build)
 
 
 def sparse_layers(fields: Fields) -> Callable[[int], bool]:

@@ -97,7 +97,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             mlp_bias=bias,
             parallel=parallel,
         )
-        return shape.decoder([layer] * shape.layers, norm, tied=tied)
+        return shape.decoder([layer] * shape.layers, norm, tied=tied, context=context)
 
     longest = rope.context() if rope else fields.size("max_position_embeddings")
     return Plan(build, longest, names if two_norms else {})

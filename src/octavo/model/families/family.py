@@ -179,7 +179,7 @@ def read_llama_like(
             )
             for i in range(shape.layers)
         ]
-        return shape.decoder(layers, norm, tied=tied)
+        return shape.decoder(layers, norm, tied=tied, context=context)
 
     return Plan(build, rope.context())
 

@@ -54,7 +54,9 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             qkv_bias=bias,
             o_bias=bias,
         )
-        return shape.decoder([layer] * shape.layers, norm, tied=tied, embed_scale=scale)
+        return shape.decoder(
+            [layer] * shape.layers, norm, tied=tied, embed_scale=scale, context=context
+        )
 
     return Plan(build, rope.context())
 

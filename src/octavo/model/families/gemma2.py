@@ -58,7 +58,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             )
             for window in windows
         ]
-        return shape.decoder(layers, norm, **whole)
+        return shape.decoder(layers, norm, **whole, context=context)
 
     return Plan(build, rope.context())
 

@@ -77,7 +77,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             )
             for window in windows
         ]
-        return shape.decoder(layers, norm, **whole)
+        return shape.decoder(layers, norm, **whole, context=context)
 
     # Not rope's word: here max_position_embeddings has the factor in it already.
     return Plan(build, fields.size("max_position_embeddings"))

@@ -80,9 +80,9 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             mlp_bias=True,
         )
 
-    def build(_: int) -> DecoderSpec:
+    def build(context: int) -> DecoderSpec:
         layers = [layer(i) for i in range(shape.layers)]
-        return shape.decoder(layers, norm, tied=tied, positions=positions)
+        return shape.decoder(layers, norm, tied=tied, positions=positions, context=context)
 
     return Plan(build, positions)
 

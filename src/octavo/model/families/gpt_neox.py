@@ -70,7 +70,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             mlp_bias=True,
             parallel=parallel,
         )
-        return shape.decoder([layer] * shape.layers, norm, tied=tied)
+        return shape.decoder([layer] * shape.layers, norm, tied=tied, context=context)
 
     return Plan(build, rope.context())
 

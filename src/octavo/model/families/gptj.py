@@ -61,7 +61,9 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             mlp_bias=True,
             parallel=True,
         )
-        return shape.decoder([layer] * shape.layers, norm, tied=False, head_bias=True)
+        return shape.decoder(
+            [layer] * shape.layers, norm, tied=False, head_bias=True, context=context
+        )
 
     return Plan(build, rope.context())
 

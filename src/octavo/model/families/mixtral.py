@@ -6,12 +6,11 @@ Does not know: files.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from octavo.model.families.experts import GGUF_EXPERTS, HF_STACKED, read_routing
+from octavo.model.families.experts import GGUF_EXPERTS, HF_STACKED, read_routing, with_experts
 from octavo.model.families.family import GGUF_NAMES, HF_NAMES, Family, Plan, read_llama_like
 from octavo.model.families.fields import Fields
-from octavo.model.spec import DecoderSpec, ExpertsSpec
+from octavo.model.families.shape import MAX_LAYERS
+from octavo.model.spec import ExpertsSpec
 
 _AT = "model.layers.{i}.block_sparse_moe."
 _HF_EXPERTS = {
@@ -23,19 +22,14 @@ _HF_EXPERTS = {
 
 
 def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
-    """Within its window a windowed model is a plain one, so the context is limited to that."""
     if not fields.gguf:
         fields = fields.filled(rms_norm_eps=1e-5, rope_theta=1e6)
     fields.size("num_key_value_heads")
     experts = ExpertsSpec(read_routing(fields, normalize=True), fields.size("intermediate_size"))
-    plan = read_llama_like(fields, divisors)
-    window = fields.optional_size("sliding_window") or plan.max_position
-
-    def build(context: int) -> DecoderSpec:
-        spec = plan.build(context)
-        return replace(spec, layers=tuple(replace(x, experts=experts) for x in spec.layers))
-
-    return Plan(build, min(plan.max_position, window))
+    layers = fields.size("num_hidden_layers", limit=MAX_LAYERS)
+    window = fields.optional_size("sliding_window") or 0
+    plan = read_llama_like(fields, divisors, windows=[window] * layers)
+    return with_experts(plan, experts, lambda layer: True)
 
 
 FAMILY = Family(
@@ -48,4 +42,5 @@ FAMILY = Family(
     gguf_names={**GGUF_NAMES, **GGUF_EXPERTS},
     routed=True,
     hf_stacked=HF_STACKED,
+    summary="Mixtral: Mistral with a router that sends each token to two of eight MLPs",
 )

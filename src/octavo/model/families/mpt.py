@@ -116,7 +116,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
 
     def build(_: int) -> DecoderSpec:
         layers = [layer] * shape.layers
-        return shape.decoder(layers, norm, tied=tied, logit_scale=logit_scale)
+        return shape.decoder(layers, norm, tied=tied, logit_scale=logit_scale, context=context)
 
     return Plan(build, context)
 

@@ -67,6 +67,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             tied=tied,
             positions=context + _FIRST_POSITION,
             position_offset=_FIRST_POSITION,
+            context=context,
         )
 
     return Plan(build, context)

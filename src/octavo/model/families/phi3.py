@@ -46,8 +46,6 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     activation = read_activation(fields, "silu", gated=True)
     intermediate = fields.size("intermediate_size")
     window = fields.optional_size("sliding_window") or 0
-    if window >= rope.context():  # no window at all, as phi-3-mini-128k says it
-        window = 0
     tied = fields.flag("tie_word_embeddings")
 
     def build(context: int) -> DecoderSpec:
@@ -59,7 +57,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             intermediate=intermediate,
             activation=activation,
         )
-        return shape.decoder([layer] * shape.layers, norm, tied=tied)
+        return shape.decoder([layer] * shape.layers, norm, tied=tied, context=context)
 
     return Plan(build, rope.context())
 

@@ -6,8 +6,6 @@ Does not know: files.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from octavo.model.errors import ModelError
 from octavo.model.families.experts import (
     GGUF_EXPERTS,
@@ -15,10 +13,11 @@ from octavo.model.families.experts import (
     HF_STACKED,
     read_routing,
     sparse_layers,
+    with_experts,
 )
 from octavo.model.families.family import GGUF_NAMES, HF_NAMES, Family, Plan, read_llama_like
 from octavo.model.families.fields import Fields
-from octavo.model.spec import DecoderSpec, ExpertsSpec
+from octavo.model.spec import ExpertsSpec
 
 
 def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
@@ -35,18 +34,8 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
         fields.size("moe_intermediate_size"),
         fields.size("shared_expert_intermediate_size"),
     )
-    sparse = sparse_layers(fields)
     plan = read_llama_like(fields, divisors, qkv_bias=fields.flag("qkv_bias", True))
-
-    def build(context: int) -> DecoderSpec:
-        spec = plan.build(context)
-        layers = enumerate(spec.layers)
-        return replace(
-            spec,
-            layers=tuple(replace(x, experts=experts) if sparse(i) else x for i, x in layers),
-        )
-
-    return Plan(build, plan.max_position)
+    return with_experts(plan, experts, sparse_layers(fields))
 
 
 def refuse_windows(fields: Fields) -> None:
@@ -67,4 +56,6 @@ FAMILY = Family(
     gguf_names={**GGUF_NAMES, **GGUF_EXPERTS},
     routed=True,
     hf_stacked=HF_STACKED,
+    summary="Qwen1.5-MoE and Qwen2-MoE: Qwen2 with many small experts, and one that every token "
+    "takes by a gate of its own",
 )

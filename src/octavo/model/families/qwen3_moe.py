@@ -6,19 +6,18 @@ Does not know: files.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from octavo.model.families.experts import (
     GGUF_EXPERTS,
     HF_EXPERTS,
     HF_STACKED,
     read_routing,
     sparse_layers,
+    with_experts,
 )
 from octavo.model.families.family import GGUF_NAMES, HF_NAMES, Family, Plan, read_llama_like
 from octavo.model.families.fields import Fields
 from octavo.model.families.qwen2_moe import refuse_windows
-from octavo.model.spec import DecoderSpec, ExpertsSpec
+from octavo.model.spec import ExpertsSpec
 
 _HF_NORMS = {
     "layers.{i}.q_norm": "model.layers.{i}.self_attn.q_norm",
@@ -37,18 +36,9 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     normalize = fields.flag("norm_topk_prob", fields.gguf)
     routing = read_routing(fields, normalize=normalize)
     experts = ExpertsSpec(routing, fields.size("moe_intermediate_size"))
-    sparse, bias = sparse_layers(fields), fields.flag("attention_bias")
-    plan = read_llama_like(fields, divisors, qkv_bias=bias, o_bias=bias)
-
-    def build(context: int) -> DecoderSpec:
-        spec = plan.build(context)
-        layers = [replace(x, q_norm=x.attn_norm, k_norm=x.attn_norm) for x in spec.layers]
-        with_experts = (
-            replace(x, experts=experts) if sparse(i) else x for i, x in enumerate(layers)
-        )
-        return replace(spec, layers=tuple(with_experts))
-
-    return Plan(build, plan.max_position)
+    bias = fields.flag("attention_bias")
+    plan = read_llama_like(fields, divisors, qkv_bias=bias, o_bias=bias, head_norms=True)
+    return with_experts(plan, experts, sparse_layers(fields))
 
 
 FAMILY = Family(
@@ -60,4 +50,6 @@ FAMILY = Family(
     gguf_names={**GGUF_NAMES, **GGUF_EXPERTS, **_GGUF_NORMS},
     routed=True,
     hf_stacked=HF_STACKED,
+    summary="Qwen3-MoE: Qwen3 with many small experts, of which a router chooses a few for each "
+    "token",
 )

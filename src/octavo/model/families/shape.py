@@ -65,30 +65,41 @@ class Shape:
         )
 
     def decoder(
-        self, layers: Sequence[LayerSpec], final_norm: NormSpec, *, tied: bool, **rest: Any
+        self,
+        layers: Sequence[LayerSpec],
+        final_norm: NormSpec,
+        *,
+        tied: bool,
+        context: int,
+        **rest: Any,
     ) -> DecoderSpec:
-        """The whole; `rest` are further fields of DecoderSpec."""
+        """The whole; `rest` are further fields of DecoderSpec. A window that reaches over the whole
+        `context` is none."""
         return DecoderSpec(
             vocab=self.vocab,
             vocab_used=self.vocab_used,
             hidden=self.hidden,
-            layers=_placed(layers),
+            layers=_placed(layers, context),
             final_norm=final_norm,
             tied=tied,
             **rest,
         )
 
 
-def _placed(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
+def _placed(layers: Sequence[LayerSpec], context: int) -> tuple[LayerSpec, ...]:
     """Layers of equal windows share a KV group; groups are numbered as they first occur."""
     counts: dict[int, int] = {}
     result = []
     for layer in layers:
-        window = layer.attention.window
+        window = layer.attention.window if layer.attention.window < context else 0
         index = counts.setdefault(window, 0)
         counts[window] += 1
         group = list(counts).index(window)
-        result.append(replace(layer, attention=replace(layer.attention, layer=index, group=group)))
+        result.append(
+            replace(
+                layer, attention=replace(layer.attention, layer=index, group=group, window=window)
+            )
+        )
     return tuple(result)
 
 

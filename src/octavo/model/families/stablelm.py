@@ -35,7 +35,7 @@ def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
             qkv_bias=bias,
             parallel=parallel,
         )
-        return shape.decoder([layer] * shape.layers, norm, tied=tied)
+        return shape.decoder([layer] * shape.layers, norm, tied=tied, context=context)
 
     return Plan(build, rope.context())
 

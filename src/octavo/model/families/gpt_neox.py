@@ -83,6 +83,7 @@ FAMILY = Family(
     hf_names=_HF_NAMES,
     gguf_names=_GGUF_NAMES,
     hf_ignored=(".attention.bias", ".attention.masked_bias"),
+    context="the model's own (tested up to 4,096)",
     summary="GPT-NeoX and Pythia: attention and MLP side by side (parallel residual), rotary "
     "positions on a part of each head, layer norms, biases throughout",
 )

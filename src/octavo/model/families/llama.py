@@ -23,6 +23,7 @@ FAMILY = Family(
     "llama",
     read,
     gguf_permuted=True,
+    context="the model's own (tested up to 32,768)",
     summary="LLaMA 1 to 3.3, SmolLM2 and others of its shape: rotary positions (linear, dynamic, "
     "YaRN, llama3, longrope), grouped-query attention, gated MLP, optional biases",
 )

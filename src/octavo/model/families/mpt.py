@@ -147,6 +147,7 @@ FAMILY = Family(
     gguf_names=_GGUF_NAMES,
     also=("MPTForCausalLM",),
     own_code=("modeling_mpt.MPTForCausalLM",),
+    context="the model's own (tested up to 8,192)",
     summary="MPT: ALiBi instead of positions, q, k and v cut off at clip_qkv, heads in "
     "groups, with biases or without",
 )

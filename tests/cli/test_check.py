@@ -20,6 +20,7 @@ from support.gguf_files import convert
 from support.tiny_models import write_tiny_random
 
 KEYS = {
+    "pools",
     *("supported", "fits", "runs", "error", "code", "hint", "memory_bytes", "memory_reason"),
     *("largest_context", "model", "backend", "weights", "kv", "text", "warnings", "max_model_len"),
     *("num_blocks", "kv_tokens", "budget_bytes", "ledger", "chats", "threads", "commands"),

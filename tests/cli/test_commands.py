@@ -244,3 +244,20 @@ def test_asking_leaves_to_the_model_what_the_user_did_not_say() -> None:
     assert Ask(7).params(defaults) == SamplingParams(temperature=0.2, top_p=0.8, max_tokens=7)
     told = Ask(7, temperature=1.0, seed=3).params(defaults)
     assert (told.temperature, told.top_p, told.seed) == (1.0, 0.8, 3)
+
+
+def test_a_refusal_comes_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    """Neither HTTP nor what would make a model of every flag."""
+    (tmp_path / "config.json").write_text('{"architectures": ["MysteryForCausalLM"]}')
+    code = f"""
+import sys
+from octavo.cli import main
+sys.argv = ["octavo", "serve", {str(tmp_path)!r}, "--port", "0"]
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 1, end.code
+assert not {{"pydantic", "uvicorn", "starlette.routing"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "not supported" in done.stderr, done.stderr

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from octavo.engine.launch import EarlyEngine
+from octavo.engine.messages import EngineConfig
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -35,6 +37,23 @@ async def test_the_first_call_gives_the_early_process_and_others_new_ones() -> N
         assert runs(process.pid), "whoever took it keeps it"
         process.socket.close()  # it sees that its client has gone
         assert await process.exited(30) == 0
+        process.close()
+
+
+async def test_what_it_loads_may_be_told_early_and_is_told_once() -> None:
+    config = EngineConfig(model="m", served_name="m", max_model_len=16, num_blocks=4)
+    with EarlyEngine() as early:
+        early.load(config)
+        process = early()
+        assert process.config == config
+        process.load(replace(config))
+        with pytest.raises(ValueError, match="loads something else"):
+            process.load(replace(config, num_blocks=5))
+        process.kill()
+        await process.exited(30)
+        process.config = None
+        process.load(config)  # it is gone: whoever connects finds that out
+        process.socket.close()
         process.close()
 
 

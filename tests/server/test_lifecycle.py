@@ -22,7 +22,8 @@ import pytest
 
 from octavo.engine.errors import EngineStartError
 from octavo.engine.health import EngineState
-from octavo.server.lifecycle import ENGINE_FAILED, Lifecycle, PortInUse, bind, url_of
+from octavo.server.lifecycle import ENGINE_FAILED, Lifecycle
+from octavo.server.port import PortInUse, bind, url_of
 from octavo.server.serving import Serving
 from octavo.text.tokenizer import Tokenizer
 from support.fake_engine import FakeEngine

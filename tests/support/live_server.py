@@ -16,7 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from octavo.server.app import build_app
-from octavo.server.lifecycle import bind, http_server, url_of
+from octavo.server.lifecycle import http_server
+from octavo.server.port import bind, url_of
 from octavo.server.serving import Serving
 
 T = TypeVar("T")

@@ -52,7 +52,8 @@ def run(
 def chat(
     options: Options,
     url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Talk to a server instead of loading a model.")
+        str | None,
+        typer.Option("--url", metavar="URL", help="Talk to a server instead of loading a model."),
     ] = None,
     max_tokens: MaxTokens = 1024,
     temperature: Temperature = None,

@@ -44,7 +44,9 @@ def roofline(
 @with_options(MODEL, "backend", "threads", "log_level")
 def perplexity(
     options: Options,
-    text: Annotated[str, typer.Option(metavar="FILE", help="The text that is predicted.")],
+    text: Annotated[
+        str, typer.Option("--text", metavar="FILE", help="The text that is predicted.")
+    ],
     tokens: Annotated[int, typer.Option(help="Tokens that are scored.", min=1)] = 20_000,
     window: Annotated[
         int, typer.Option(help="Tokens that are seen together; each window begins anew.", min=2)
@@ -60,20 +62,25 @@ def perplexity(
 @with_options("api_key", "log_level", positional=False)
 def serve(
     options: Options,
-    url: Annotated[str, typer.Option(metavar="URL", help="The server that is measured.")],
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="The server that is measured.")],
     against: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A second server: both run in turns, with ratios."),
+        typer.Option(
+            "--against", metavar="URL", help="A second server: both run in turns, with ratios."
+        ),
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help='JSON: {name: [{"prompt": ..., "max_tokens": ...}]}.'),
+        typer.Option(
+            "--workload", metavar="FILE", help='JSON: {name: [{"prompt": ..., "max_tokens": ...}]}.'
+        ),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="A workload of the file; may be repeated.")
     ] = None,
     trace: Annotated[
-        str | None, typer.Option(metavar="FILE", help="CSV or JSONL of times and lengths.")
+        str | None,
+        typer.Option("--trace", metavar="FILE", help="CSV or JSONL of times and lengths."),
     ] = None,
     scale: Annotated[
         float, typer.Option(help="Stretch of a trace's times; 0.5 is twice as fast.", min=0)
@@ -113,7 +120,8 @@ def serve(
         typer.Option(help="The share of failed requests above which to exit with 1.", min=0, max=1),
     ] = 0.01,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write JSON with every request, as it goes.")
+        str | None,
+        typer.Option("--output", metavar="FILE", help="Write JSON with every request, as it goes."),
     ] = None,
     json: Json = False,
 ) -> None:

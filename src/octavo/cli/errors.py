@@ -77,10 +77,10 @@ def _of_parts(error: BaseException) -> CliError | None:
         return CliError(str(error.args[0]), error.hint or "")
     if isinstance(error, EngineFatal | EngineUnavailable | ChatError | TokenizerError):
         return CliError(str(error))
-    if "octavo.server.lifecycle" in sys.modules:
+    if "octavo.server.auth" in sys.modules:
         # Loaded only by serving; nothing else can have raised these.
         from octavo.server.auth import KeyFileError, PublicAddressError
-        from octavo.server.lifecycle import PortInUse
+        from octavo.server.port import PortInUse
 
         if isinstance(error, PublicAddressError | KeyFileError):
             return CliError(str(error), code=USAGE)

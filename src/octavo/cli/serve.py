@@ -37,7 +37,6 @@ def serve(options: Options) -> None:
 
 def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
     from octavo.server.auth import check_exposure, load_keys
-    from octavo.server.lifecycle import run_server
 
     keys = load_keys(options.api_key, options.api_key_file)
     check_exposure(options.host, keys, options.allow_public)
@@ -55,6 +54,11 @@ def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
             warn_without_kernels(steps.say)
             packed = show_bytes(deployment.plan.model.weight_bytes)
             steps.begin(f"Loading the weights ({packed}) and warming up")
+
+            spawn.load(deployment.engine)
+            # Only now: what is refused above is refused before HTTP is imported, and the engine
+            # loads meanwhile.
+            from octavo.server.lifecycle import run_server
 
             def started(url: str) -> None:
                 steps.begin("Ready")
@@ -75,7 +79,7 @@ def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
 
 
 def _listen(options: Options) -> socket.socket:
-    from octavo.server.lifecycle import PortInUse, bind
+    from octavo.server.port import PortInUse, bind
 
     try:
         return bind(options.host, options.port)

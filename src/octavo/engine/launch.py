@@ -1,7 +1,7 @@
 """Starting the engine process, and ending it for certain.
 
-Owns: the child process, its socket and its shared step memory.
-Does not know: what is said over the socket (client) or what the child does (process).
+Owns: the child process, its socket, its shared step memory, and the first word to it.
+Does not know: what else is said over the socket (client) or what the child does (process).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import socket
 import subprocess
 import sys
 
+from octavo.engine.channel import pack_frame
+from octavo.engine.messages import EngineConfig, Start, encode
 from octavo.engine.step_memory import StepMemory
 
 
@@ -24,6 +26,8 @@ class EngineProcess:
     def __init__(self, module: str = "octavo.engine.process") -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket = ours
+        self.config: EngineConfig | None = None
+        """What it was told to load."""
         self.memory = StepMemory.create()
         try:
             self._process = subprocess.Popen(
@@ -44,6 +48,16 @@ class EngineProcess:
             raise
         finally:
             theirs.close()
+
+    def load(self, config: EngineConfig) -> None:
+        """Tells it what to load, unless it has been told that. A process that is gone already is
+        found out by its end of the socket. Raises ValueError where it was told something else."""
+        if self.config is not None and self.config != config:
+            raise ValueError("the engine process loads something else already")
+        if self.config is None:
+            self.config = config
+            with contextlib.suppress(ConnectionError):
+                self.socket.sendall(pack_frame(encode(Start(config))))
 
     @property
     def pid(self) -> int:
@@ -84,6 +98,11 @@ class EarlyEngine:
 
     def __init__(self) -> None:
         self._early: EngineProcess | None = EngineProcess()
+
+    def load(self, config: EngineConfig) -> None:
+        """Lets the process load that, while this one is still busy."""
+        if self._early is not None:
+            self._early.load(config)
 
     def __call__(self) -> EngineProcess:
         early, self._early = self._early, None

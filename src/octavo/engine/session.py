@@ -23,7 +23,6 @@ from octavo.engine.messages import (
     EngineConfig,
     Fatal,
     Ready,
-    Start,
     ToClient,
     ToEngine,
     decode_to_client,
@@ -73,8 +72,8 @@ class EngineSession:
     async def start(self, config: EngineConfig, patience: float) -> Ready:
         """Sends the config and waits until the engine is loaded and warmed up. Raises
         EngineStartError; the process is then on its way out, `end` still has to be called."""
+        self.process.load(config)
         self._channel = await AsyncChannel.connect(self.process.socket, self._received, self._lost)
-        self.send(Start(config))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._settled.wait(), patience)
         if self._ready is not None:

@@ -1,6 +1,6 @@
 """From a plan to a running server, and its end.
 
-Owns: the listening socket, start and drain, signals, exit codes.
+Owns: start and drain, signals, exit codes.
 Does not know: routes, or how a model is found and planned (deploy).
 
 The socket is bound and answers while the model loads: /health 200, /ready 503, generation 503.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 import socket
@@ -32,6 +31,7 @@ from octavo.engine.messages import EngineConfig
 from octavo.model.info import ModelInfo
 from octavo.server.app import build_app
 from octavo.server.auth import Key, check_exposure, load_keys
+from octavo.server.port import bind, url_of
 from octavo.server.protocol import BoundedProtocol
 from octavo.server.record import configure_logging
 from octavo.server.serving import Serving, build_serving
@@ -45,54 +45,6 @@ FLUSH_TIMEOUT = 5
 BACKLOG = 2048
 
 Started = Callable[[str], None]
-
-
-class PortInUse(OSError):
-    """The address is taken. `free` is the next free port above, if one was found near."""
-
-    def __init__(self, host: str, port: int, free: int | None) -> None:
-        hint = f"; the next free one is {free}" if free is not None else ""
-        super().__init__(f"port {port} on {host} is in use{hint}")
-        self.host = host
-        self.port = port
-        self.free = free
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket; 0 takes any free port. Raises PortInUse, and OSError for other reasons."""
-    try:
-        return _bind(host, port)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-    raise PortInUse(host, port, _next_free(host, port))
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family, kind, proto, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, proto)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except BaseException:
-        bound.close()
-        raise
-    return bound
-
-
-def _next_free(host: str, port: int) -> int | None:
-    for candidate in range(port + 1, min(port + 100, 65536)):
-        with contextlib.suppress(OSError):
-            _bind(host, candidate).close()
-            return candidate
-    return None
-
-
-def url_of(bound: socket.socket) -> str:
-    host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run_server(

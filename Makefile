@@ -8,7 +8,7 @@ BIN := .venv/bin
 SOURCES := pyproject.toml $(shell find csrc -type f 2>/dev/null)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: serve test lint fix bench perplexity docs oracle gpu-check measure sanitize emulate determinism \
+.PHONY: serve test lint fix bench perplexity docs oracle gpu-check measure measure-groups sanitize emulate determinism \
 	golden-models clean
 
 serve: .venv/.installed  ## serve a model (ARGS="--port 8001 ...")
@@ -49,6 +49,9 @@ gpu-check:  ## run the GPU backend's tests on this machine's GPU (PYTHON: one th
 
 measure: .venv/.developing  ## first token, idle CPU, size of the environment
 	@$(BIN)/python scripts/measure.py
+
+measure-groups: .venv/.developing  ## what the groups of a 4-bit checkpoint cost in speed
+	@$(BIN)/python scripts/measure_groups.py
 
 sanitize: .venv/.developing  ## the kernels' tests under address and undefined-behaviour sanitizers
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input nanobind cmake

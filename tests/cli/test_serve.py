@@ -80,6 +80,17 @@ def model(tmp_path: Path) -> str:
     return str(write_chain(tmp_path / "tiny-chain", ["Hello", ",", " world"]))
 
 
+def test_without_a_chat_template_the_example_completes_a_text(serve: Serve, model: str) -> None:
+    config = Path(model) / "tokenizer_config.json"
+    said = json.loads(config.read_text())
+    said.pop("chat_template", None)
+    config.write_text(json.dumps(said))
+    (Path(model) / "chat_template.jinja").unlink(missing_ok=True)
+    server = serve("serve", model, "--port", "0", "--kv-tokens", "4096")
+    assert f"curl {server.url()}/v1/completions" in server.log
+    assert "chat/completions" not in server.log
+
+
 def test_serve_says_all_there_is_to_know(serve: Serve, model: str) -> None:
     server = serve("serve", model, "--port", "0", "--kv-tokens", "4096")
     url = server.url()

@@ -81,7 +81,9 @@ async def test_d01d_not_ready_while_loading(slow: tuple[SlowEngine, Serving]) ->
     life = Lifecycle(serving, 5.0)
     http = asyncio.create_task(asyncio.sleep(60))
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    run = asyncio.create_task(life.run(engine.start(), http, "http://x", url.set_result))
+    run = asyncio.create_task(
+        life.run(engine.start(), http, "http://x", lambda at, chats: url.set_result(at))
+    )
     await asyncio.sleep(0)
     assert not serving.ready and serving.state()[0] == "loading" and not url.done()
     engine.loaded.set()

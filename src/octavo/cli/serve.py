@@ -22,7 +22,8 @@ from octavo.machine import Machine, inspect, limit_thread_pools, raise_open_file
 
 logger = logging.getLogger("octavo.serve")
 
-PROMPT = "Why is the sky blue?"
+CHAT = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "temperature": 0}'
+TEXT = '{"prompt": "The sky is blue because", "temperature": 0, "max_tokens": 32}'
 
 
 def serve(options: Options) -> None:
@@ -60,9 +61,9 @@ def _serve(options: Options, machine: Machine, spawn: EarlyEngine) -> int:
             # loads meanwhile.
             from octavo.server.lifecycle import run_server
 
-            def started(url: str) -> None:
+            def started(url: str, chats: bool) -> None:
                 steps.begin("Ready")
-                for line in facts(deployment, url):
+                for line in facts(deployment, url, chats):
                     steps.say(line)
                 logger.info("%s is served at %s", deployment.engine.served_name, url)
 
@@ -101,9 +102,10 @@ def warn_without_kernels(say: Callable[[str], None]) -> None:
         say(f"note: {reason}.\n{NO_COMPILER}")
 
 
-def facts(deployment: Deployment, url: str) -> list[str]:
-    """What the user should know once it serves."""
+def facts(deployment: Deployment, url: str, chats: bool) -> list[str]:
+    """What the user should know once it serves. Without a chat template a text is completed."""
     model, options = deployment.model, deployment.options
+    route, body = ("chat/completions", CHAT) if chats else ("completions", TEXT)
     authorization = ' -H "Authorization: Bearer $OCTAVO_API_KEY"' if _guarded(deployment) else ""
     return [
         "",
@@ -116,9 +118,8 @@ def facts(deployment: Deployment, url: str) -> list[str]:
           for index, line in enumerate(plan_lines(deployment.plan))),
         f"url      {url}  (OpenAI's API at {url}/v1)",
         "",
-        f"  curl {url}/v1/chat/completions{authorization} -H 'Content-Type: application/json' \\",
-        f"    -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"{PROMPT}\"}}], "
-        "\"temperature\": 0}'",
+        f"  curl {url}/v1/{route}{authorization} -H 'Content-Type: application/json' \\",
+        f"    -d '{body}'",
         "",
         "Ctrl-C drains",
     ]  # fmt: skip

@@ -44,7 +44,8 @@ FLUSH_TIMEOUT = 5
 """Seconds that answers which have ended get to reach their clients."""
 BACKLOG = 2048
 
-Started = Callable[[str], None]
+Started = Callable[[str, bool], None]
+"""Gets the URL, and whether the model has a chat template."""
 
 
 def run_server(
@@ -172,7 +173,7 @@ class Lifecycle:
         try:
             if await self._first(starting, http):
                 if started is not None:
-                    started(url)
+                    started(url, self._serving.template is not None)
                 await self._first(engine.failed.wait(), http)
             if http.done():
                 http.result()

@@ -15,43 +15,28 @@ import struct
 from dataclasses import replace
 
 from octavo.model.families.alibi import alibi_slopes
-from octavo.model.families.family import Family, Plan, read_rope
+from octavo.model.families.family import GGUF_NAMES, Family, Plan, read_rope
 from octavo.model.families.fields import Fields
-from octavo.model.families.layout import qkv_by_group, stacked_qkv
+from octavo.model.families.layout import fused_qkv, qkv_by_group
 from octavo.model.families.shape import Shape, read_activation, read_shape
-from octavo.model.places import NameMap, Part
+from octavo.model.places import NameMap
 from octavo.model.spec import DecoderSpec, LayerSpec
 from octavo.ops import NormSpec
 
 _AT = "transformer.h.{i}."
-_QKV = Part(_AT + "self_attention.query_key_value", qkv_by_group)
 _HF_NAMES: NameMap = {
     "embed": "transformer.word_embeddings",
     "final_norm": "transformer.ln_f",
     "head": "lm_head",
     "layers.{i}.attn_norm": _AT + "input_layernorm",
     "layers.{i}.mlp_norm": _AT + "post_attention_layernorm",
-    "layers.{i}.q": _QKV,
-    "layers.{i}.k": _QKV,
-    "layers.{i}.v": _QKV,
+    **fused_qkv(_AT + "self_attention.query_key_value", qkv_by_group),
     "layers.{i}.o": _AT + "self_attention.dense",
     "layers.{i}.up": _AT + "mlp.dense_h_to_4h",
     "layers.{i}.down": _AT + "mlp.dense_4h_to_h",
 }
 _TWO_NORMS = {"layers.{i}.attn_norm": _AT + "ln_attn", "layers.{i}.mlp_norm": _AT + "ln_mlp"}
-_GGUF_QKV = Part("blk.{i}.attn_qkv", stacked_qkv)
-_GGUF_NAMES: NameMap = {
-    "embed": "token_embd",
-    "final_norm": "output_norm",
-    "head": "output",
-    "layers.{i}.attn_norm": "blk.{i}.attn_norm",
-    "layers.{i}.q": _GGUF_QKV,
-    "layers.{i}.k": _GGUF_QKV,
-    "layers.{i}.v": _GGUF_QKV,
-    "layers.{i}.o": "blk.{i}.attn_output",
-    "layers.{i}.up": "blk.{i}.ffn_up",
-    "layers.{i}.down": "blk.{i}.ffn_down",
-}
+_GGUF_NAMES: NameMap = {**GGUF_NAMES, **fused_qkv("blk.{i}.attn_qkv")}
 _GGUF_TWO_NORMS = {
     "layers.{i}.attn_norm": "blk.{i}.attn_norm_2",
     "layers.{i}.mlp_norm": "blk.{i}.attn_norm",

@@ -6,16 +6,15 @@ Does not know: files.
 
 from __future__ import annotations
 
-from octavo.model.families.family import Family, Plan
+from octavo.model.families.family import GGUF_NAMES, Family, Plan
 from octavo.model.families.fields import Fields
-from octavo.model.families.layout import stacked_qkv
+from octavo.model.families.layout import fused_qkv
 from octavo.model.families.shape import read_activation, read_shape
-from octavo.model.places import NameMap, Part
+from octavo.model.places import NameMap
 from octavo.model.spec import DecoderSpec, LayerSpec
 from octavo.ops import NormSpec
 
 _AT = "transformer.h.{i}."
-_QKV = Part(_AT + "attn.c_attn", stacked_qkv)
 _HF_NAMES: NameMap = {
     "embed": "transformer.wte",
     "positions": "transformer.wpe",
@@ -23,28 +22,12 @@ _HF_NAMES: NameMap = {
     "head": "lm_head",
     "layers.{i}.attn_norm": _AT + "ln_1",
     "layers.{i}.mlp_norm": _AT + "ln_2",
-    "layers.{i}.q": _QKV,
-    "layers.{i}.k": _QKV,
-    "layers.{i}.v": _QKV,
+    **fused_qkv(_AT + "attn.c_attn"),
     "layers.{i}.o": _AT + "attn.c_proj",
     "layers.{i}.up": _AT + "mlp.c_fc",
     "layers.{i}.down": _AT + "mlp.c_proj",
 }
-_GGUF_QKV = Part("blk.{i}.attn_qkv", stacked_qkv)
-_GGUF_NAMES: NameMap = {
-    "embed": "token_embd",
-    "positions": "position_embd",
-    "final_norm": "output_norm",
-    "head": "output",
-    "layers.{i}.attn_norm": "blk.{i}.attn_norm",
-    "layers.{i}.mlp_norm": "blk.{i}.ffn_norm",
-    "layers.{i}.q": _GGUF_QKV,
-    "layers.{i}.k": _GGUF_QKV,
-    "layers.{i}.v": _GGUF_QKV,
-    "layers.{i}.o": "blk.{i}.attn_output",
-    "layers.{i}.up": "blk.{i}.ffn_up",
-    "layers.{i}.down": "blk.{i}.ffn_down",
-}
+_GGUF_NAMES: NameMap = {**GGUF_NAMES, "positions": "position_embd", **fused_qkv("blk.{i}.attn_qkv")}
 
 
 def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:

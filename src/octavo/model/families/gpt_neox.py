@@ -6,43 +6,27 @@ Does not know: files.
 
 from __future__ import annotations
 
-from octavo.model.families.family import Family, Plan, read_rope
+from octavo.model.families.family import GGUF_NAMES, Family, Plan, read_rope
 from octavo.model.families.fields import Fields
-from octavo.model.families.layout import qkv_by_group, stacked_qkv
+from octavo.model.families.layout import fused_qkv, qkv_by_group
 from octavo.model.families.shape import read_activation, read_shape
-from octavo.model.places import NameMap, Part
+from octavo.model.places import NameMap
 from octavo.model.spec import DecoderSpec, LayerSpec
 from octavo.ops import NormSpec
 
 _AT = "gpt_neox.layers.{i}."
-_QKV = Part(_AT + "attention.query_key_value", qkv_by_group)
 _HF_NAMES: NameMap = {
     "embed": "gpt_neox.embed_in",
     "final_norm": "gpt_neox.final_layer_norm",
     "head": "embed_out",
     "layers.{i}.attn_norm": _AT + "input_layernorm",
     "layers.{i}.mlp_norm": _AT + "post_attention_layernorm",
-    "layers.{i}.q": _QKV,
-    "layers.{i}.k": _QKV,
-    "layers.{i}.v": _QKV,
+    **fused_qkv(_AT + "attention.query_key_value", qkv_by_group),
     "layers.{i}.o": _AT + "attention.dense",
     "layers.{i}.up": _AT + "mlp.dense_h_to_4h",
     "layers.{i}.down": _AT + "mlp.dense_4h_to_h",
 }
-_GGUF_QKV = Part("blk.{i}.attn_qkv", stacked_qkv)
-_GGUF_NAMES: NameMap = {
-    "embed": "token_embd",
-    "final_norm": "output_norm",
-    "head": "output",
-    "layers.{i}.attn_norm": "blk.{i}.attn_norm",
-    "layers.{i}.mlp_norm": "blk.{i}.ffn_norm",
-    "layers.{i}.q": _GGUF_QKV,
-    "layers.{i}.k": _GGUF_QKV,
-    "layers.{i}.v": _GGUF_QKV,
-    "layers.{i}.o": "blk.{i}.attn_output",
-    "layers.{i}.up": "blk.{i}.ffn_up",
-    "layers.{i}.down": "blk.{i}.ffn_down",
-}
+_GGUF_NAMES: NameMap = {**GGUF_NAMES, **fused_qkv("blk.{i}.attn_qkv")}
 
 
 def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:

@@ -1,14 +1,14 @@
 """How fused tensors hold queries, keys and values, or gate and up.
 
-Owns: the rows of each part, for `places.Part`.
-Does not know: names, files.
+Owns: the rows of each part, for `places.Part`; names that lead to them.
+Does not know: any family's names, files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from octavo.model.places import Rows
+from octavo.model.places import NameMap, Part, Rows
 from octavo.model.spec import LayerSpec
 
 
@@ -41,3 +41,17 @@ def qkv_by_group(layer: LayerSpec) -> Mapping[str, Rows]:
         ]
 
     return {"q": rows(0, share), "k": rows(share, 1), "v": rows(share + 1, 1)}
+
+
+def fused_qkv(
+    module: str, rows: Callable[[LayerSpec], Mapping[str, Rows]] = stacked_qkv
+) -> NameMap:
+    """Names of queries, keys and values that lie in one `module`."""
+    part = Part(module, rows)
+    return {f"layers.{{i}}.{name}": part for name in "qkv"}
+
+
+def fused_gate_up(module: str) -> NameMap:
+    """Names of a gate and what it gates, in one `module`."""
+    part = Part(module, stacked_gate_up)
+    return {f"layers.{{i}}.{name}": part for name in ("gate", "up")}

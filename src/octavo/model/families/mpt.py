@@ -14,43 +14,27 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.model.families.alibi import alibi_slopes
-from octavo.model.families.family import Family, Plan
+from octavo.model.families.family import GGUF_NAMES, Family, Plan
 from octavo.model.families.fields import Fields
-from octavo.model.families.layout import stacked_qkv
+from octavo.model.families.layout import fused_qkv
 from octavo.model.families.shape import read_shape
-from octavo.model.places import NameMap, Part
+from octavo.model.places import NameMap
 from octavo.model.spec import DecoderSpec, LayerSpec
 from octavo.ops import NormSpec
 
 _AT = "transformer.blocks.{i}."
-_QKV = Part(_AT + "attn.Wqkv", stacked_qkv)
 _HF_NAMES: NameMap = {
     "embed": "transformer.wte",
     "final_norm": "transformer.norm_f",
     "head": "lm_head",
     "layers.{i}.attn_norm": _AT + "norm_1",
     "layers.{i}.mlp_norm": _AT + "norm_2",
-    "layers.{i}.q": _QKV,
-    "layers.{i}.k": _QKV,
-    "layers.{i}.v": _QKV,
+    **fused_qkv(_AT + "attn.Wqkv"),
     "layers.{i}.o": _AT + "attn.out_proj",
     "layers.{i}.up": _AT + "ffn.up_proj",
     "layers.{i}.down": _AT + "ffn.down_proj",
 }
-_GGUF_QKV = Part("blk.{i}.attn_qkv", stacked_qkv)
-_GGUF_NAMES: NameMap = {
-    "embed": "token_embd",
-    "final_norm": "output_norm",
-    "head": "output",
-    "layers.{i}.attn_norm": "blk.{i}.attn_norm",
-    "layers.{i}.mlp_norm": "blk.{i}.ffn_norm",
-    "layers.{i}.q": _GGUF_QKV,
-    "layers.{i}.k": _GGUF_QKV,
-    "layers.{i}.v": _GGUF_QKV,
-    "layers.{i}.o": "blk.{i}.attn_output",
-    "layers.{i}.up": "blk.{i}.ffn_up",
-    "layers.{i}.down": "blk.{i}.ffn_down",
-}
+_GGUF_NAMES: NameMap = {**GGUF_NAMES, **fused_qkv("blk.{i}.attn_qkv")}
 
 _ALLOWED: Mapping[str, tuple[object, ...]] = {
     "attn_config.alibi": (True, None),

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from octavo.model.families.family import GGUF_NAMES, HF_NAMES, Family, Plan, read_rope
 from octavo.model.families.fields import Fields
-from octavo.model.families.layout import stacked_gate_up, stacked_qkv
+from octavo.model.families.layout import fused_gate_up, fused_qkv
 from octavo.model.families.shape import read_activation, read_shape
-from octavo.model.places import NameMap, Part
+from octavo.model.places import NameMap
 from octavo.model.spec import DecoderSpec, LayerSpec
 from octavo.ops import NormSpec
 
-
-def _fused(names: NameMap, qkv: str, gate_up: str) -> NameMap:
-    at_qkv, at_gate_up = Part(qkv, stacked_qkv), Part(gate_up, stacked_gate_up)
-    return {
-        **names,
-        "layers.{i}.q": at_qkv,
-        "layers.{i}.k": at_qkv,
-        "layers.{i}.v": at_qkv,
-        "layers.{i}.gate": at_gate_up,
-        "layers.{i}.up": at_gate_up,
-    }
-
-
 _AT = "model.layers.{i}."
-_HF_NAMES = _fused(HF_NAMES, _AT + "self_attn.qkv_proj", _AT + "mlp.gate_up_proj")
-_GGUF_NAMES = _fused(GGUF_NAMES, "blk.{i}.attn_qkv", "blk.{i}.ffn_up")
+_HF_NAMES: NameMap = {
+    **HF_NAMES,
+    **fused_qkv(_AT + "self_attn.qkv_proj"),
+    **fused_gate_up(_AT + "mlp.gate_up_proj"),
+}
+_GGUF_NAMES: NameMap = {
+    **GGUF_NAMES,
+    **fused_qkv("blk.{i}.attn_qkv"),
+    **fused_gate_up("blk.{i}.ffn_up"),
+}
 _LONG = ("longrope", "su", "yarn")
 """Names of longrope in the order of Phi-3's releases: what early files call yarn is not YaRN."""
 

@@ -19,15 +19,6 @@ from octavo.model.families.fields import Fields
 from octavo.model.families.qwen2_moe import refuse_windows
 from octavo.model.spec import ExpertsSpec
 
-_HF_NORMS = {
-    "layers.{i}.q_norm": "model.layers.{i}.self_attn.q_norm",
-    "layers.{i}.k_norm": "model.layers.{i}.self_attn.k_norm",
-}
-_GGUF_NORMS = {
-    "layers.{i}.q_norm": "blk.{i}.attn_q_norm",
-    "layers.{i}.k_norm": "blk.{i}.attn_k_norm",
-}
-
 
 def read(fields: Fields, divisors: tuple[float, ...]) -> Plan:
     fields.size("num_key_value_heads")
@@ -46,8 +37,8 @@ FAMILY = Family(
     "qwen3_moe",
     "qwen3moe",
     read,
-    hf_names={**HF_NAMES, **HF_EXPERTS, **_HF_NORMS},
-    gguf_names={**GGUF_NAMES, **GGUF_EXPERTS, **_GGUF_NORMS},
+    hf_names={**HF_NAMES, **HF_EXPERTS},
+    gguf_names={**GGUF_NAMES, **GGUF_EXPERTS},
     routed=True,
     hf_stacked=HF_STACKED,
     summary="Qwen3-MoE: Qwen3 with many small experts, of which a router chooses a few for each "

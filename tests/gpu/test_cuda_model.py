@@ -105,6 +105,7 @@ def config(path: Path, **fields: object) -> SimpleNamespace:
     values = {
         "model": str(path),
         "max_model_len": 256,
+        "pools": (),
         "num_blocks": 32,
         "block_size": BLOCK,
         "dtype": "auto",

@@ -149,6 +149,27 @@ void bind_classes(nb::module_& module) {
             nb::arg("pairs"), nb::arg("pool"),
             "Copies blocks (group, source, target); all sources are read before any target is written.")
         .def(
+            "read_block",
+            [](KvCache& cache, std::size_t group, std::size_t block) {
+                require(group < cache.groups(), "KV group " + text(group) + " of " + text(cache.groups()));
+                const std::size_t size = cache.block_bytes(group);
+                nb::bytes data = nb::steal<nb::bytes>(
+                    PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+                if (!data.is_valid()) nb::raise_python_error();
+                cache.read(group, block, reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(data.ptr())));
+                return data;
+            },
+            nb::arg("group"), nb::arg("block"), "The bytes of one block, all layers.")
+        .def(
+            "write_block",
+            [](KvCache& cache, std::size_t group, std::size_t block, const nb::bytes& data) {
+                require(group < cache.groups(), "KV group " + text(group) + " of " + text(cache.groups()));
+                require(data.size() == cache.block_bytes(group),
+                        text(data.size()) + " bytes for a block of " + text(cache.block_bytes(group)));
+                cache.write(group, block, static_cast<const std::uint8_t*>(data.data()));
+            },
+            nb::arg("group"), nb::arg("block"), nb::arg("data"), "What `read_block` gave, into a block.")
+        .def(
             "block_bytes",
             [](const KvCache& cache, std::size_t group) {
                 require(group < cache.groups(), "KV group " + text(group) + " of " + text(cache.groups()));

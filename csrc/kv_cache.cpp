@@ -81,4 +81,20 @@ void KvCache::copy(const std::vector<CopyPair>& pairs, Pool& pool) {
         std::memcpy(block(pairs[i].group, pairs[i].target), read[i].data(), read[i].size());
 }
 
+void KvCache::require_block(std::size_t group, std::size_t index) const {
+    require(group < groups_.size(), "KV group " + std::to_string(group) + " of " + std::to_string(groups_.size()));
+    require(index < groups_[group].blocks, "block " + std::to_string(index) + " of a pool of " +
+                                               std::to_string(groups_[group].blocks) + " blocks");
+}
+
+void KvCache::read(std::size_t group, std::size_t index, std::uint8_t* to) {
+    require_block(group, index);
+    std::memcpy(to, block(group, index), block_bytes(group));
+}
+
+void KvCache::write(std::size_t group, std::size_t index, const std::uint8_t* from) {
+    require_block(group, index);
+    std::memcpy(block(group, index), from, block_bytes(group));
+}
+
 }  // namespace octavo

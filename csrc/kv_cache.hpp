@@ -1,6 +1,6 @@
 // The paged KV cache: one pool of blocks for each KV group.
 //
-// Owns: the memory, where a layer's block lies, copying blocks.
+// Owns: the memory, where a layer's block lies, copying blocks, also out of and into it.
 // Does not know: which blocks are in use, Python, how a tile is read or written (kernels/).
 #pragma once
 
@@ -43,6 +43,11 @@ public:
     // or block that does not exist.
     void copy(const std::vector<CopyPair>& pairs, Pool& pool);
 
+    // The bytes of one block, all its layers, in the layout of this cache: from and to outside of it
+    // (`block_bytes`). Throw std::invalid_argument for a group or block that does not exist.
+    void read(std::size_t group, std::size_t index, std::uint8_t* to);
+    void write(std::size_t group, std::size_t index, const std::uint8_t* from);
+
 private:
     struct Group {
         std::size_t layers, blocks;
@@ -51,6 +56,7 @@ private:
 
     std::size_t head_bytes() const { return block_tokens_ / TILE_KEYS * shape_.bytes; }
     std::size_t layer_bytes() const { return kv_heads_ * head_bytes(); }
+    void require_block(std::size_t group, std::size_t index) const;
     std::uint8_t* block(std::size_t group, std::size_t index) {
         return groups_[group].memory.as<std::uint8_t>() + index * block_bytes(group);
     }

@@ -37,7 +37,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "octavo.core.params",
         "octavo.engine.messages",
     ),
+    "octavo.tiers": ("octavo.tiers", "octavo.core.plan"),
     "octavo.engine": ("octavo.engine", "octavo.core"),
+    "octavo.engine.build": ("octavo.engine", "octavo.core", "octavo.tiers"),
     "octavo.engine.process": (
         "octavo.engine",
         "octavo.core",

@@ -25,6 +25,10 @@ from octavo.model.info import ModelInfo
 from octavo.model.sizes import sized
 from octavo.model.tokenizer_files import require_tokenizer
 
+DISK_BUFFERS = 64 * 1024**2
+"""Bytes of blocks that the disk tier has under way at the most, half of them each way
+(tiers.disk)."""
+
 Progress = Callable[[str, int, int | None], None]
 """Called while a model is fetched: (what, bytes done, bytes in all or None)."""
 
@@ -90,6 +94,7 @@ def plan(options: Options, model: ModelInfo, machine: Machine) -> MemoryPlan:
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
+        tier_bytes=DISK_BUFFERS if options.kv_disk_dir is not None else 0,
     )
     if asked_for_share:
         # Whoever names a share wants it used, for as many full-length sequences as can run.
@@ -196,6 +201,8 @@ def _engine_config(
         threads=threads,
         row_at_a_time=options.row_at_a_time,
         paranoid=options.paranoid,
+        kv_disk_dir=str(Path(options.kv_disk_dir).absolute()) if options.kv_disk_dir else None,
+        kv_disk_size=options.kv_disk_size,
     )
 
 

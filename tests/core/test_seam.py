@@ -11,28 +11,36 @@ from octavo.core.plan import (
     PENDING,
     Admitted,
     Copy,
+    FinishedLoad,
+    Load,
     Row,
     RowResult,
     StepPlan,
     StepResult,
+    Store,
     Want,
 )
 from octavo.core.request import FinishReason
 from octavo.sim.null_executor import NullExecutor, SeamError
 from support.core_driver import EOS, Driver, small_pool, submission
 from support.core_fuzz import Optimist
+from support.shadow_tier import ShadowTier
 
-RESERVED = {"mask", "transfers"}
-"""Fields that the scheduler leaves empty until structured output and tiers exist."""
+RESERVED = {"mask"}
+"""Fields that the scheduler leaves empty until structured output exists."""
 
 
 def test_the_scheduler_uses_every_field_of_a_plan_with_two_steps_in_flight() -> None:
-    driver = Driver(small_pool(num_blocks=20), lag=True)
+    driver = Driver(small_pool(num_blocks=20), lag=True, tier=ShadowTier(0))
     driver.scheduler.books.lengths = Optimist()
     driver.add(submission("scored", [1, 2, 3, 4, 5] * 4, prompt_logprobs=0, max_tokens=9))
     driver.add(submission("forked", [6] * 7, n=4, max_tokens=12, adapter="lora"))
     driver.add(submission("again", [6] * 8, max_tokens=20))
     driver.add(submission("more", [7] * 8, max_tokens=30, seed=9))
+    driver.run()
+    for pool in driver.scheduler.books.tables.pools:
+        pool.reset_cache()
+    driver.add(submission("from the tier", [7] * 8, max_tokens=1))
     driver.run()
     driver.verify()
     plans = driver.plans
@@ -149,7 +157,7 @@ def test_the_null_executor_answers_every_want() -> None:
             rows=[row(want=everything, logits_from=0, next_token=9, mask=bytes([0b1000_0001]))],
             admitted=[admitted()],
             copies=[Copy(0, 1, 2)],
-            transfers=["load"],
+            transfers=[Store(0, 1, b"a"), Load(4, 0, 1, b"b")],
         )
     )
     two = executor.submit(StepPlan(1, rows=[row(start=3, tokens=[PENDING], logits_from=0)]))
@@ -160,7 +168,7 @@ def test_the_null_executor_answers_every_want() -> None:
     assert answer.prompt_logprobs is not None
     assert [entry.token for entry in answer.prompt_logprobs] == [2, 3, 9]
     assert answer.pooled == [6.0, 3.0]
-    assert first.finished_transfers == ["load"]
+    assert first.finished_transfers == [FinishedLoad(4, True)]
     assert second.rows[0].tokens == [5]
     assert executor.known == 1
 
@@ -168,7 +176,7 @@ def test_the_null_executor_answers_every_want() -> None:
 @pytest.mark.parametrize(
     ("plan", "what"),
     [
-        (StepPlan(0), "without rows"),
+        (StepPlan(0), "empty plan"),
         (StepPlan(0, rows=[row(2)]), "never admitted"),
         (StepPlan(0, rows=[row()], ended=[2]), "never admitted"),
         (StepPlan(0, rows=[row()], admitted=[admitted()]), "admitted twice"),

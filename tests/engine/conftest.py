@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ Starter = Callable[..., Awaitable[AsyncEngine]]
 @pytest.fixture
 async def start_engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Starter]:
     """`await start_engine(config, **options)`: a started AsyncEngine, closed after the test."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     engines: list[AsyncEngine] = []
 
     async def start(config: EngineConfig, **options: Any) -> AsyncEngine:

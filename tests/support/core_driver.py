@@ -18,6 +18,7 @@ from octavo.core.request import FinishReason, Output, Refused, Submission
 from octavo.core.scheduler import Scheduler
 from octavo.sim.null_executor import TokenSource, hashed_tokens
 from support.shadow_executor import ShadowExecutor
+from support.shadow_tier import ShadowTier, TieredShadow
 
 VOCAB = 50
 EOS = 7
@@ -86,13 +87,17 @@ class Driver:
         lag: bool = False,
         source: TokenSource | None = None,
         fail: Callable[[StepPlan, Row], str | None] | None = None,
+        tier: ShadowTier | None = None,
         **kwargs: Any,
     ) -> None:
         self.log: list[Event] = []
         self.source = source or hashed_tokens(VOCAB)
-        self.scheduler = Scheduler(config, sink=self.log.append, **kwargs)
-        self.executor = ShadowExecutor(
-            config.group_specs, self.source, max_in_flight=2 if lag else 1, fail=fail
+        self.scheduler = Scheduler(config, sink=self.log.append, tier=tier, **kwargs)
+        depth = 2 if lag else 1
+        self.executor: ShadowExecutor = (
+            ShadowExecutor(config.group_specs, self.source, max_in_flight=depth, fail=fail)
+            if tier is None
+            else TieredShadow(tier, config.group_specs, self.source, max_in_flight=depth, fail=fail)
         )
         self.collected: dict[Choice, list[int]] = {}
         self.finals: dict[Choice, Output] = {}
@@ -129,13 +134,13 @@ class Driver:
         plan = self.scheduler.schedule(self.now)
         check_plan(self.scheduler, plan)
         outputs: list[Output] = []
-        if plan.rows:
+        if not plan.empty:
             self.steps += 1
             self.plans.append(plan)
             self._flying.append((plan, self.executor.submit(plan)))
         elif not self._flying:
             outputs = self.scheduler.resolve_stall(self.now)
-        if self._flying and (len(self._flying) > self._lag or not plan.rows):
+        if self._flying and (len(self._flying) > self._lag or plan.empty):
             flown, handle = self._flying.popleft()
             result = self.executor.collect(handle)
             outputs = self.scheduler.commit(flown, result, self.now)

@@ -12,6 +12,7 @@ from octavo.core.config import SchedulerConfig
 from octavo.core.plan import Row, StepPlan
 from octavo.core.request import ChoiceState, Submission
 from support.core_driver import EOS, VOCAB, Driver, expected_stream, submission
+from support.shadow_tier import ShadowTier
 
 
 def random_config(rng: Random) -> SchedulerConfig:
@@ -59,7 +60,13 @@ class Fuzz:
     """One random scenario, reproducible from its seed: with random windows, or with one KV group
     of the window `group`."""
 
-    def __init__(self, seed: int, windows: bool = False, group: int | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        windows: bool = False,
+        group: int | None = None,
+        tier: ShadowTier | None = None,
+    ) -> None:
         self.rng = Random(seed)
         config = random_config(self.rng)
         if windows:
@@ -72,7 +79,7 @@ class Fuzz:
         self.arrival_rate = self.rng.choice((0.1, 0.4, 0.9))
         self.extras = self.rng.random() < 0.5
         self.most_live = self.rng.choice((6, 12, 30))
-        self.driver = Driver(config, lag=self.rng.random() < 0.5, fail=self._fails, source=None)
+        self.driver = Driver(config, lag=self.rng.random() < 0.5, fail=self._fails, tier=tier)
         if self.rng.random() < 0.4:
             self.driver.scheduler.books.lengths = Optimist()
         self.prefixes = [

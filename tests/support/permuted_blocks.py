@@ -38,7 +38,8 @@ class PermutedBlocks:
         copies = [
             Copy(c.group, ids[c.group][c.source], ids[c.group][c.target]) for c in plan.copies
         ]
-        return self._executor.submit(replace(plan, rows=rows, copies=copies))
+        transfers = [replace(one, block=ids[one.group][one.block]) for one in plan.transfers]
+        return self._executor.submit(replace(plan, rows=rows, copies=copies, transfers=transfers))
 
     def collect(self, handle: Any) -> StepResult:
         return self._executor.collect(handle)

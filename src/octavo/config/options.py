@@ -236,6 +236,17 @@ class Options:
         Integer(1, 2**40), None, MEMORY, "The size of the KV cache in tokens."
     )
 
+    kv_disk_dir: str | None = option(
+        Text(),
+        None,
+        MEMORY,
+        "Where blocks of the KV cache are kept on disk, so that the prefix cache survives a "
+        "restart; unset: nowhere.",
+    )
+    kv_disk_size: int = option(
+        Bytes(), 8 * 1024**3, MEMORY, "The most bytes that kv_disk_dir may hold."
+    )
+
     log_level: str = option(
         Text(("debug", "info", "warning", "error")),
         "info",

@@ -34,6 +34,7 @@ def commit_rows(
 ) -> list[Output]:
     """Apply `result` to the sequences of `flights` (one a row of `plan`)."""
     outputs: list[Output] = []
+    books.wake(books.tier.finished(result.finished_transfers))
     for index, flight in enumerate(flights):
         sequence = flight.sequence
         sequence.in_flight -= flight.count
@@ -94,6 +95,7 @@ def _publish(books: Lifecycle, sequence: Sequence) -> None:
         content = sequence.hashes[sequence.published]
         books.tables.publish(sequence.tables, sequence.published, content)
         sequence.published += 1
+        books.tier.published(content)
         books.wake(books.dedup.published(content))
 
 

@@ -20,6 +20,8 @@ class EventKind(enum.Enum):
     """`value`: tokens found in the prefix cache."""
     PARKED = "parked"
     """`value`: rid of the sequence that computes the block it waits for."""
+    LOADING = "loading"
+    """`value`: blocks asked of a tier."""
     WOKEN = "woken"
     FORKED = "forked"
     """`value`: rid of the sequence whose blocks it shares."""

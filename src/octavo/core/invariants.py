@@ -42,6 +42,8 @@ def check(scheduler: Scheduler) -> None:
         for sequence in holders:
             for block in sequence.tables[group].held():
                 counts[block] += 1
+        for block in books.tier.held(group):
+            counts[block] += 1
         for block, count in enumerate(counts):
             if count != pool.refs(block):
                 raise InvariantError(
@@ -68,7 +70,7 @@ def _check_states(scheduler: Scheduler) -> None:
             if state is not State.FINISHED:
                 unfinished += 1
                 runs += state is State.RUNNING
-                waits += state is State.WAITING or state is State.PARKED
+                waits += state in (State.WAITING, State.PARKED, State.LOADING)
                 _check_place(sequence, sequence.rid in running)
         if unfinished != live.unfinished or not unfinished:
             raise InvariantError(f"{live.submission.request_id}: unfinished choices miscounted")
@@ -116,6 +118,10 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     """Raise InvariantError unless a plan, just made, can be executed as it is."""
     books, config = scheduler.books, scheduler.config
     if not plan.rows:
+        if plan.waits and not books.tier.loading:
+            raise InvariantError("the step waits for loads, and none is under way")
+        if not plan.empty:
+            return
         if books.live and not scheduler.flights and not books.ready:
             raise InvariantError("work is present, nothing is in flight, and the plan is empty")
         return

@@ -6,9 +6,9 @@ Does not know: budgets (planner) or results (commit).
 
     add --> WAITING --begin--> RUNNING --finish--> FINISHED     (finish: from every state)
                |  ^               |
-          park |  | wake          | preempt: back to WAITING, blocks released
+    park, load |  | wake          | preempt: back to WAITING, blocks released
                v  |
-             PARKED             FORKING --fork--> RUNNING, or WAITING where no row is free
+       PARKED, LOADING          FORKING --fork--> RUNNING, or WAITING where no row is free
 
 Blocks of a sequence with rows in flight are not released before those rows are collected: finished
 ones linger (`lingering`), victims are marked (`yields`) and preempted at that commit.
@@ -23,20 +23,29 @@ from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
 from octavo.core.dedup import InFlightPrefixes
 from octavo.core.events import Event, EventKind, Sink
+from octavo.core.plan import Load
 from octavo.core.policy import Policy
 from octavo.core.request import FinishReason, Output
 from octavo.core.sequence import Live, Sequence, State, Wait
 from octavo.core.stats import Counters
 from octavo.core.tables import Tables
+from octavo.core.tier import Tier, TierBook
 from octavo.core.waiting import WaitingQueue
 
 
 class Lifecycle:
-    def __init__(self, config: SchedulerConfig, policy: Policy, sink: Sink | None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        policy: Policy,
+        sink: Sink | None,
+        tier: Tier | None = None,
+    ) -> None:
         self.config = config
         self.policy = policy
         self.tables = Tables(config.group_specs)
         self.dedup = InFlightPrefixes()
+        self.tier = TierBook(self.tables, tier if config.enable_prefix_caching else None)
         self.lengths = OutputLengths()
         self.counters = Counters()
         self.live: dict[str, Live] = {}
@@ -82,8 +91,18 @@ class Lifecycle:
         self.dedup.park(sequence, owner, index)
         self.emit(EventKind.PARKED, sequence, owner.rid)
 
+    def load(self, sequence: Sequence, full: int, hits: int) -> list[Load] | None:
+        """WAITING to LOADING, if a tier has more of its blocks than the pool; what is to be loaded
+        for it (nothing, where it is under way already). None: it stays."""
+        loads = self.tier.fetch(sequence, full, hits)
+        if loads is not None:
+            self._queue_of(sequence).remove(sequence)
+            sequence.state, sequence.wait = State.LOADING, Wait.TIER
+            self.emit(EventKind.LOADING, sequence, len(loads))
+        return loads
+
     def wake(self, sequences: list[Sequence]) -> None:
-        """PARKED to WAITING, to be looked at anew."""
+        """PARKED or LOADING to WAITING, to be looked at anew."""
         for sequence in sequences:
             self.emit(EventKind.WOKEN, sequence)
             self.enqueue(sequence)
@@ -110,6 +129,7 @@ class Lifecycle:
         self.tables.release(sequence.tables)
         self._tell_ended(sequence)
         sequence.computed = sequence.published = sequence.write_from = 0
+        sequence.fetched = False
         sequence.scored = len(sequence.live.prompt_logprobs)
         self.enqueue(sequence)
         self.wake(woken)
@@ -163,6 +183,8 @@ class Lifecycle:
             self._queue_of(sequence).remove(sequence)
         elif state is State.PARKED:
             self.dedup.unpark(sequence)
+        elif state is State.LOADING:
+            self.tier.leave(sequence)
         elif state is State.FORKING:
             live.forks.remove(sequence)
         else:

@@ -97,7 +97,8 @@ class MemoryLimits:
 
     `kv_bytes` and `kv_tokens` fix the size of the cache; otherwise it is what fits, at most
     `max_num_seqs` sequences of `typical_len` tokens (None: of the longest length). `max_model_len`
-    None chooses the largest that fits.
+    None chooses the largest that fits. `tier_bytes` are buffers for blocks on their way between
+    the pool and a disk.
     """
 
     memory: int
@@ -109,6 +110,7 @@ class MemoryLimits:
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 512
     typical_len: int | None = CHAT
+    tier_bytes: int = 0
 
     @property
     def budget(self) -> int:
@@ -217,6 +219,7 @@ def _ledger(model: ModelFacts, limits: MemoryLimits, num_blocks: int) -> list[Li
             )
             for group, blocks in zip(model.groups, pools, strict=True)
         ),
+        *([Line("disk buffers", limits.tier_bytes)] if limits.tier_bytes else []),
         Line("reserve", RESERVE + sum(pools) * BLOCK_OVERHEAD),
     ]
 

@@ -12,6 +12,7 @@ Rules of the seam
   per rid (penalty counts, seed) between the two. `ended` is applied before `admitted`.
 - `copies` are done before any write of the step, and all sources are read before any target is
   written.
+- Stores of a plan are copied out before any other write of it (copies, loads, rows).
 - Plans are submitted and collected in order; an asynchronous executor may have two in flight. A
   token sampled by a step not yet collected is PENDING in the next plan's row: the executor knows
   it.
@@ -83,6 +84,34 @@ class Copy:
     target: int
 
 
+@dataclass(slots=True, frozen=True)
+class Store:
+    """Copy a block's bytes to the tier under its chain hash."""
+
+    group: int
+    block: int
+    content: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Load:
+    """Fill `block` with what the tier has under `content`. Nobody reads or writes the block before
+    `id` is among the finished transfers, which takes as many steps as it may."""
+
+    id: int
+    group: int
+    block: int
+    content: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class FinishedLoad:
+    """`ok`: the block is filled; otherwise its content is worthless."""
+
+    id: int
+    ok: bool
+
+
 @dataclass(slots=True)
 class StepPlan:
     step: int
@@ -90,8 +119,15 @@ class StepPlan:
     admitted: list[Admitted] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
-    transfers: list[Any] = field(default_factory=list)
-    """Loads and stores between tiers; empty until a tier exists."""
+    transfers: list[Load | Store] = field(default_factory=list)
+    waits: bool = False
+    """There is nothing to compute before a load has finished: the executor may wait for one, but
+    not for long, because other work may come."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is to be done; such a plan is not submitted."""
+        return not (self.rows or self.transfers or self.waits)
 
 
 @dataclass(slots=True)
@@ -119,11 +155,12 @@ class RowResult:
 @dataclass(slots=True)
 class StepResult:
     """`rows[i]` answers `plan.rows[i]`; a row that failed has an entry in `errors` by rid instead
-    (its `rows[i]` is then ignored). `finished_transfers` names tier transfers that are done."""
+    (its `rows[i]` is then ignored). `finished_transfers` names the loads that are done, of this
+    step or of earlier ones; every load finishes once. Of stores nothing is told."""
 
     rows: list[RowResult]
     errors: dict[int, str] = field(default_factory=dict)
-    finished_transfers: list[Any] = field(default_factory=list)
+    finished_transfers: list[FinishedLoad] = field(default_factory=list)
 
 
 class Executor(Protocol):

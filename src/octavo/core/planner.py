@@ -82,7 +82,8 @@ class Planner:
         first = max(sequence.start, sequence.write_from)
         end = sequence.start + count
         while tables.lacking(sequence.tables, first, end) > 0:
-            if not self._books.yielding and not self._books.lingering:
+            books = self._books
+            if not books.yielding and not books.lingering and not books.tier.loading:
                 victim = self._victim(plan, sequence)
                 if victim is not None and not victim.rows_in_flight:
                     self._books.preempt(victim)
@@ -163,6 +164,13 @@ class Planner:
             if count <= 0:
                 sequence.wait = Wait.MEMORY
                 return 0
+        if not sequence.scores_prompt:
+            loads = books.load(sequence, full, hits)
+            if loads is not None:
+                plan.transfers += loads
+                return 0
+            if books.tier.tier is not None:
+                books.tier.misses += full - hits
         books.take(sequence)
         tables.adopt(sequence.tables, sequence.hashes, hits, known)
         sequence.published = hits

@@ -6,15 +6,15 @@ Does not know: clocks, sockets, text, or how a step is computed.
     scheduler.add(submission)                    # may raise Refused
     while scheduler.has_work():
         plan = scheduler.schedule(now)
-        if plan.rows:
+        if not plan.empty:
             outputs = scheduler.commit(plan, executor.collect(executor.submit(plan)), now)
         else:
             outputs = scheduler.resolve_stall(now)
 
 With an asynchronous executor, one more plan may be made before the previous one is committed;
-commits come in the order of plans. A plan without rows is to be dropped: what it would have told
-the executor (`ended`) is kept for the next one that has rows. While a step is in flight, an empty
-plan means only that its result is needed first.
+commits come in the order of plans. A plan that is `empty` is to be dropped: what it would have told
+the executor (`ended`) is kept for the next one. While a step is in flight, an empty plan means only
+that its result is needed first. With a tier, plans may have transfers and no rows.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from octavo.core.request import FinishReason, Output, Refused, Submission
 from octavo.core.sequence import Live, State
 from octavo.core.stats import SchedulerStats, snapshot
 from octavo.core.throughput import Throughput
+from octavo.core.tier import Tier
 
 MAX_IN_FLIGHT = 2
 
@@ -39,11 +40,16 @@ class Scheduler:
     """Not thread-safe: one loop owns it."""
 
     def __init__(
-        self, config: SchedulerConfig, policy: Policy | None = None, sink: Sink | None = None
+        self,
+        config: SchedulerConfig,
+        policy: Policy | None = None,
+        sink: Sink | None = None,
+        tier: Tier | None = None,
     ) -> None:
-        """`policy` overrides the one that the config names; `sink` receives events."""
+        """`policy` overrides the one that the config names; `sink` receives events; blocks outside
+        the pool are in `tier`."""
         self.config = config
-        self.books = Lifecycle(config, policy or make_policy(config.policy), sink)
+        self.books = Lifecycle(config, policy or make_policy(config.policy), sink, tier)
         """All state; for the core's own modules and for tests."""
         self.counters = self.books.counters
         self.flights: dict[int, list[Flight]] = {}
@@ -92,13 +98,15 @@ class Scheduler:
             )
         books = self.books
         plan = StepPlan(step=books.step)
+        plan.transfers += books.tier.stores()
         books.running.sort(key=books.policy.key)
         for alone in self._turns():
             self._planner.fill(plan, alone, now)
             if plan.rows:
                 self._last_alone = alone
                 break
-        if plan.rows:
+        plan.waits = not plan.rows and not self.flights and books.tier.loading
+        if not plan.empty:
             plan.ended, books.ended = books.ended, []
             running = {sequence.rid: sequence for sequence in books.running}
             self.flights[plan.step] = [
@@ -112,7 +120,7 @@ class Scheduler:
             ]
             books.step += 1
             books.counters.steps += 1
-        self._stalled = not (plan.rows or self.flights or books.ready)
+        self._stalled = plan.empty and not (self.flights or books.ready)
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[Output]:
@@ -155,8 +163,14 @@ class Scheduler:
         return self._take_ready()
 
     def has_work(self) -> bool:
-        """Whether requests are unfinished, steps in flight, or outputs to be fetched."""
-        return bool(self.books.live or self.flights or self.books.ready)
+        """Whether requests are unfinished, steps or loads in flight, or outputs to be fetched."""
+        books = self.books
+        return bool(books.live or self.flights or books.ready or books.tier.loading)
+
+    @property
+    def storing(self) -> bool:
+        """Whether blocks are to be copied to the tier yet: plans may be asked for without work."""
+        return self.books.tier.storing
 
     @property
     def waiting(self) -> int:
@@ -167,7 +181,9 @@ class Scheduler:
             for live in list(books.alone)[1:]
             for sequence in live.sequences
         )
-        return len(books.queue) + len(books.alone_queue) + len(books.dedup) + behind
+        return (
+            len(books.queue) + len(books.alone_queue) + len(books.dedup) + len(books.tier) + behind
+        )
 
     def stats(self) -> SchedulerStats:
         """A snapshot. Walks the tables of running sequences."""
@@ -175,6 +191,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; running requests go on. Returns the blocks forgotten."""
+        self.books.tier.reset()
         return max(pool.reset_cache() for pool in self.books.tables.pools)
 
     def _turns(self) -> tuple[bool, ...]:

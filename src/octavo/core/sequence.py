@@ -28,6 +28,8 @@ class State(enum.Enum):
     """In the queue: holds nothing."""
     PARKED = "parked"
     """Waits for another sequence that computes its next block."""
+    LOADING = "loading"
+    """Waits for blocks from a tier."""
     FORKING = "forking"
     """Waits for its request's first choice to compute the prompt."""
     RUNNING = "running"
@@ -42,6 +44,7 @@ class Wait(enum.Enum):
     ROWS = "rows"
     MEMORY = "memory"
     PREFIX = "prefix"
+    TIER = "tier"
     FORK = "fork"
     ALONE = "alone"
 
@@ -103,6 +106,8 @@ class Sequence:
     """Whom it waits for, while parked."""
     awaited: bytes | None = None
     """The block that it waits for, while parked."""
+    fetched: bool = False
+    """Blocks were asked of a tier since it last ran."""
     ticket: int = 0
     """Its place in the queue, 0 for none."""
     planned_step: int = -1

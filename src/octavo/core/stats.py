@@ -62,6 +62,11 @@ class SchedulerStats:
     group_blocks: dict[str, int]
     """Blocks in the pool of each KV group, by name: "full", "window 512"."""
     group_held: dict[str, int]
+    tier_hits_total: int
+    """Blocks asked of the tier."""
+    tier_misses_total: int
+    """Full blocks that were to be computed because neither the pool nor the tier had them."""
+    tier_loaded_total: int
 
 
 def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
@@ -98,6 +103,9 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
         refused_total=dict(counters.refused),
         group_blocks=blocks,
         group_held=held,
+        tier_hits_total=books.tier.hits,
+        tier_misses_total=books.tier.misses,
+        tier_loaded_total=books.tier.loaded,
     )
 
 

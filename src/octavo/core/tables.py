@@ -18,7 +18,7 @@ All tables of a sequence are equally long, so that place i is positions i * bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from octavo.core.blocks import UNBOUNDED, BlockError, BlockPool, GroupSpec
 from octavo.core.plan import Copy
@@ -38,6 +38,8 @@ class BlockTable(list[int]):
 
 
 Table = tuple[BlockTable, ...]
+Elsewhere = Callable[[int, bytes], bool]
+"""Whether the content of a KV group is to be had from outside the pool."""
 
 
 class Tables:
@@ -66,30 +68,41 @@ class Tables:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    def hits(self, hashes: Sequence[bytes], limit: int, known: int = UNBOUNDED) -> int:
+    def hits(
+        self,
+        hashes: Sequence[bytes],
+        limit: int,
+        known: int = UNBOUNDED,
+        also: Elsewhere | None = None,
+    ) -> int:
         """How many leading hashes (at most `limit`) of a sequence of `known` tokens can be taken
-        from the cache: of each group, those that the tokens to be computed see must be there."""
+        from the cache: of each group, those that the tokens to be computed see must be there, or
+        `also` somewhere else."""
         found = limit
-        for pool in self.pools:
+        for group, pool in enumerate(self.pools):
             if not pool.spec.window:
                 for index in range(found):
-                    if pool.lookup(hashes[index]) is None:
+                    content = hashes[index]
+                    if pool.lookup(content) is None and not (also and also(group, content)):
                         found = index
                         break
-        return self._windowed_hits(hashes, found, known) if self.windowed else found
+        return self._windowed_hits(hashes, found, known, also) if self.windowed else found
 
-    def _windowed_hits(self, hashes: Sequence[bytes], found: int, known: int) -> int:
+    def _windowed_hits(
+        self, hashes: Sequence[bytes], found: int, known: int, also: Elsewhere | None
+    ) -> int:
         """The most of `found` hits after which every window lies in cached blocks.
 
         A block that is missing rules out all that see it, which are those down to its own index.
         """
-        pools = [pool for pool in self.pools if pool.spec.window]
+        pools = [(group, pool) for group, pool in enumerate(self.pools) if pool.spec.window]
         settled = 0
         while settled < len(pools):
-            for pool in pools:
+            for group, pool in pools:
                 first = pool.spec.first_seen(self.resume_at(found, known))
                 for index in range(found - 1, first - 1, -1):
-                    if pool.lookup(hashes[index]) is None:
+                    content = hashes[index]
+                    if pool.lookup(content) is None and not (also and also(group, content)):
                         found, settled = index, 0
                         break
                 else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from octavo.core.blocks import GroupSpec
 from octavo.core.config import SchedulerConfig
@@ -20,6 +20,8 @@ from octavo.engine.engine_core import EngineCore, Loaded
 from octavo.engine.errors import EngineFatal
 from octavo.engine.messages import EngineConfig
 from octavo.engine.recorder import Recorder
+from octavo.tiers.disk import DiskTier
+from octavo.tiers.executor import Blocks, TieredExecutor
 
 Progress = Callable[[int, int], None]
 """Called with (bytes of weights loaded, bytes in all)."""
@@ -53,16 +55,40 @@ def build_engine_core(
     warm_up = getattr(loaded.executor, "warm_up", None)
     if warm_up is not None:
         warm_up()
+    tier = open_tier(config, loaded)
+    executor = (
+        loaded.executor if tier is None else TieredExecutor(cast(Blocks, loaded.executor), tier)
+    )
     core = EngineCore(
-        Scheduler(_scheduler_config(config, loaded)),
-        loaded.executor,
+        Scheduler(_scheduler_config(config, loaded), tier=tier),
+        executor,
         MonotonicClock(),
         vocab_size=loaded.info.vocab_size,
         recorder=recorder,
         mark=mark,
         paranoid=config.paranoid,
+        tier=tier,
     )
     return core, loaded
+
+
+def open_tier(config: EngineConfig, loaded: Loaded) -> DiskTier | None:
+    """The tier that the configuration asks for. Raises EngineFatal where it can hold nothing."""
+    if config.kv_disk_dir is None or not config.enable_prefix_caching:
+        return None
+    executor = cast(Any, loaded.executor)
+    block_bytes = executor.block_bytes()
+    facts = {
+        "fingerprint": loaded.fingerprint,
+        "block_size": config.block_size,
+        "block_bytes": block_bytes,
+        "windows": [group.window for group in loaded.info.kv_groups],
+        "kv_dtype": str(loaded.describe().get("kv_dtype", "")),
+    }
+    try:
+        return DiskTier(config.kv_disk_dir, config.kv_disk_size, facts, block_bytes)
+    except ValueError as error:
+        raise EngineFatal(str(error), "kv_disk_too_small") from error
 
 
 def _scheduler_config(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:

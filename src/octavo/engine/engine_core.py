@@ -48,6 +48,35 @@ class Loaded(Protocol):
         ...
 
 
+class TierFigures(Protocol):
+    """As `tiers.TierStats` has them."""
+
+    @property
+    def stored(self) -> int: ...
+    @property
+    def errors(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def active(self) -> bool: ...
+
+
+class EngineTier(Protocol):
+    """What the loop wants of a tier."""
+
+    @property
+    def stats(self) -> TierFigures: ...
+
+    @property
+    def busy(self) -> bool:
+        """Blocks were taken and are not kept yet."""
+        ...
+
+    def wait(self, seconds: float) -> None: ...
+
+    def close(self, flush: float = 0.0) -> None: ...
+
+
 @dataclass(slots=True)
 class _Flight:
     """A step that was submitted and not collected."""
@@ -64,7 +93,8 @@ class EngineCore:
     An executor with `max_in_flight` 2 gets the next step before the last one is collected.
     `vocab_size` bounds token ids. `mark` is called with the request ids of the steps in flight
     before each step begins, and with none when the engine comes to rest; then the scheduler's
-    books are checked too, and after every step where `paranoid`.
+    books are checked too, and after every step where `paranoid`. `tier` is the one that scheduler
+    and executor share, for its figures and its end.
     """
 
     def __init__(
@@ -77,6 +107,7 @@ class EngineCore:
         recorder: Recorder | None = None,
         mark: Callable[[Sequence[str]], None] | None = None,
         paranoid: bool = False,
+        tier: EngineTier | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.recorder = recorder or Recorder(bytearray(RING_BYTES))
@@ -85,6 +116,7 @@ class EngineCore:
         self._mark = mark
         self._paranoid = paranoid
         self._vocab_size = vocab_size
+        self._tier = tier
         self._depth: int = getattr(executor, "max_in_flight", 1)
         self._flights: deque[_Flight] = deque()
         self._failed_steps = 0
@@ -97,6 +129,34 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work()
+
+    @property
+    def storing(self) -> bool:
+        """Whether blocks are on their way to the tier: steps without other work see to it."""
+        return self.scheduler.storing or (self._tier is not None and self._tier.busy)
+
+    def tier_figures(self) -> dict[str, Any]:
+        """For the statistics; empty where there is no tier."""
+        if self._tier is None:
+            return {}
+        stats = self._tier.stats
+        return {
+            "tier_stored_total": stats.stored,
+            "tier_errors_total": stats.errors + int(getattr(self._executor, "errors", 0)),
+            "tier_bytes": stats.bytes,
+            "tier_active": stats.active,
+        }
+
+    def close(self, flush: float = 0.0) -> None:
+        """No step follows. Blocks on their way to the tier get `flush` seconds, and those that
+        are still in the pool as many, unless requests are unfinished."""
+        if self._tier is None:
+            return
+        end = self._clock.now() + flush
+        while self.scheduler.storing and not self.has_work and self._clock.now() < end:
+            self.step()
+            self._tier.wait(0.001)
+        self._tier.close(flush)
 
     @property
     def nonfinite(self) -> int:
@@ -129,7 +189,7 @@ class EngineCore:
             outputs = self._finish(self._flights.popleft())
         else:
             outputs = self.scheduler.resolve_stall(self._clock.now())
-        idle = not self.has_work
+        idle = not self.has_work and not self.storing
         if idle and self._mark is not None:
             self._mark(())
         if idle or self._paranoid:
@@ -141,7 +201,7 @@ class EngineCore:
         """Schedules and submits a step; whether there was anything to do."""
         began = self._clock.now()
         plan = self.scheduler.schedule(began)
-        if not plan.rows:
+        if plan.empty:
             return False
         if self._untold:
             plan.ended = self._untold + plan.ended

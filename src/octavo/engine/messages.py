@@ -42,6 +42,8 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     threads: int = 1
     row_at_a_time: bool = False
     kv_cache_dtype: str = "auto"
+    kv_disk_dir: str | None = None
+    kv_disk_size: int = 0
     paranoid: bool = False
     executor: str = "octavo.model.runner:load"
     extra: dict[str, Any] = {}
@@ -133,6 +135,15 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     blocks_evicted_total: int = 0
     finished_total: dict[str, int] = {}
     refused_total: dict[str, int] = {}
+    tier_hits_total: int = 0
+    tier_misses_total: int = 0
+    tier_stored_total: int = 0
+    tier_loaded_total: int = 0
+    tier_errors_total: int = 0
+    tier_bytes: int = 0
+    tier_active: bool = False
+    """Whether there is a tier for blocks outside the pools, and it works. Tier figures count
+    blocks."""
     nonfinite_total: int = 0
     steps_total: int = 0
     step_seconds_total: float = 0.0

@@ -56,6 +56,11 @@ log = logging.getLogger("octavo.engine")
 STATS_INTERVAL = 0.25
 """Seconds between snapshots while there is work."""
 
+STORE_INTERVAL = 0.01
+"""Seconds between looks at whether an idle engine's tier has room for more."""
+LAST_STORES = 2.0
+"""Seconds that blocks on their way to the tier get when the engine ends."""
+
 EARLY = ("octavo.model.runner", "octavo.ops.cpu")
 _PR_SET_PDEATHSIG = 1
 
@@ -78,14 +83,20 @@ class EngineLoop:
         """Returns when asked to shut down; raises ChannelClosed when the client has gone."""
         self._report()
         while not self._stopping:
-            for frame in self._channel.receive(0 if self._core.has_work else None):
+            for frame in self._channel.receive(self._patience()):
                 self._handle(frame)
                 self._idle_reported = False
-            if self._core.has_work:
+            if self._core.has_work or self._core.storing:
                 self._outputs += self._core.step()
                 self._steps += 1
             self._flush()
             self._report()
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for frames: blocks that are to be stored go on while nothing else is."""
+        if self._core.has_work:
+            return 0
+        return STORE_INTERVAL if self._core.storing else None
 
     def _handle(self, frame: bytes) -> None:
         try:
@@ -157,7 +168,7 @@ class EngineLoop:
         """Statistics: at the start, now and then while working, and once as soon as the engine
         idles, so that gauges are right then."""
         now = time.monotonic()
-        idle = not self._core.has_work
+        idle = not self._core.has_work and not self._core.storing
         if idle and self._idle_reported:
             return
         if idle or now - self._reported >= STATS_INTERVAL:
@@ -230,7 +241,10 @@ def _serve(channel: BlockingChannel, memory: StepMemory, config: EngineConfig) -
             "pid": os.getpid(),
         }
         channel.send(encode(Ready(config.served_name, info)))
-        EngineLoop(channel, core, config).run()
+        try:
+            EngineLoop(channel, core, config).run()
+        finally:
+            core.close(LAST_STORES)
         return 0
     except (ChannelClosed, FrameError):
         raise

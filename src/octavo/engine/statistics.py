@@ -19,5 +19,6 @@ def snapshot(model: str, core: EngineCore) -> EngineStats:
         step=stats.steps_total,
         nonfinite_total=core.nonfinite,
         step_seconds_total=core.step_seconds,
+        **core.tier_figures(),
         **asdict(stats),
     )

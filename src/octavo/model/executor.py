@@ -78,6 +78,19 @@ class ModelExecutor:
     def collect(self, handle: StepResult) -> StepResult:
         return handle
 
+    def block_bytes(self) -> int:
+        """Of the largest block that `read_block` gives."""
+        return max(len(self.read_block(group, 0)) for group in range(self.groups))
+
+    def read_block(self, group: int, block: int) -> bytes:
+        """The bytes of a block, in the backend's own layout. Raises ValueError where there is no
+        such block."""
+        return self._ops.read_block(self._cache, group, block)
+
+    def write_block(self, group: int, block: int, data: bytes) -> None:
+        """What `read_block` gave. Raises ValueError where it does not fit."""
+        self._ops.write_block(self._cache, group, block, data)
+
     def warm_up(self) -> None:
         """To be called before anything is served. Raises RuntimeError where a step fails."""
         warm_up(self, block_size=self._block_size, groups=self.groups)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,9 @@ from octavo.core.request import Output, Submission
 from octavo.engine.build import Progress, build_engine_core
 from octavo.offline.outputs import Collector, RequestOutput
 from octavo.offline.prepare import Prepared, prepare
+
+LAST_STORES = 2.0
+"""Seconds that blocks on their way to the disk tier get at the end."""
 
 
 class LLMEngine:
@@ -35,6 +39,8 @@ class LLMEngine:
         self.tokenizer = self.prepared.tokenizer
         self.config = self.prepared.config
         self._core, self._loaded = build_engine_core(self.config, progress=loading)
+        # When nobody holds this any more, or the interpreter ends: what the disk tier is owed.
+        self._end = weakref.finalize(self, self._core.close, LAST_STORES)
         self._collectors: dict[str, Collector] = {}
         self._early: list[Output] = []
         """Outputs that came with an abort: they may be of any request."""
@@ -67,6 +73,11 @@ class LLMEngine:
         )
         self._core.add(submission)  # refuses what is not fit for anything that follows
         self._collectors[request_id] = Collector(submission, text, self.tokenizer)
+
+    def close(self) -> None:
+        """Nothing follows. Blocks for the disk tier are written first; without one, nothing is to
+        be done, and who lets go of this object need not call it."""
+        self._end()
 
     def abort_request(self, request_id: str) -> None:
         """Forgets a request; unknown ids are ignored."""

@@ -331,3 +331,13 @@ class Ops(Protocol):
     def copy_blocks(self, cache: Cache, pairs: Sequence[tuple[int, int, int]]) -> None:
         """(group, source, target); all sources are read before any target is written."""
         ...
+
+    def read_block(self, cache: Cache, group: int, block: int) -> bytes:
+        """One block of a KV group, all its layers, as bytes of the backend's own layout: of the
+        same length for every block of the group. Raises ValueError for one that does not exist."""
+        ...
+
+    def write_block(self, cache: Cache, group: int, block: int, data: bytes) -> None:
+        """What `read_block` gave, here or in another cache of the same layout, into a block.
+        Raises ValueError where the block does not exist or the length is another."""
+        ...

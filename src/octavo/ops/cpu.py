@@ -173,6 +173,12 @@ class CpuOps:
     def copy_blocks(self, cache: Any, pairs: Sequence[tuple[int, int, int]]) -> None:
         self._attention.copy_blocks(cache, pairs)
 
+    def read_block(self, cache: Any, group: int, block: int) -> bytes:
+        return self._attention.read_block(cache, group, block)
+
+    def write_block(self, cache: Any, group: int, block: int, data: bytes) -> None:
+        self._attention.write_block(cache, group, block, data)
+
     # From logits to tokens
 
     def sample(self, logits: Floats, rows: Sequence[SampleRow]) -> list[SampledRow]:

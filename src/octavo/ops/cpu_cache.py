@@ -123,3 +123,10 @@ class CpuAttention:
 
     def copy_blocks(self, cache: Any, pairs: Sequence[tuple[int, int, int]]) -> None:
         cache.copy(list(pairs), self._pool)
+
+    def read_block(self, cache: Any, group: int, block: int) -> bytes:
+        data: bytes = cache.read_block(group, block)
+        return data
+
+    def write_block(self, cache: Any, group: int, block: int, data: bytes) -> None:
+        cache.write_block(group, block, data)

@@ -278,6 +278,12 @@ class CudaOps:
     def copy_blocks(self, cache: CudaCache, pairs: Sequence[tuple[int, int, int]]) -> None:
         cache.copy(pairs)
 
+    def read_block(self, cache: CudaCache, group: int, block: int) -> bytes:
+        return cache.read(group, block)
+
+    def write_block(self, cache: CudaCache, group: int, block: int, data: bytes) -> None:
+        cache.write(group, block, data)
+
     # From logits to tokens
 
     @_tells_of_memory

@@ -81,6 +81,29 @@ class CudaCache:
                 sources, targets = torch.tensor(chosen, device=pool.device).unbind(1)
                 pool.index_copy_(1, targets, pool.index_select(1, sources))
 
+    def read(self, group: int, block: int) -> bytes:
+        """Keys of all layers, then values; waits for the work that was begun before."""
+        self._require(group, block)
+        both = torch.stack([self.keys[group][:, block], self.values[group][:, block]])
+        return bytes(both.contiguous().view(torch.uint8).cpu().numpy())
+
+    def write(self, group: int, block: int, data: bytes) -> None:
+        """What `read` gave."""
+        self._require(group, block)
+        into = self.keys[group][:, block], self.values[group][:, block]
+        size = 2 * into[0].numel() * into[0].element_size()
+        if len(data) != size:
+            raise ValueError(f"{len(data)} bytes for a block of {size}")
+        flat = torch.frombuffer(bytearray(data), dtype=into[0].dtype)
+        both = flat.view(2, *into[0].shape).to(into[0].device)
+        into[0].copy_(both[0])
+        into[1].copy_(both[1])
+
+    def _require(self, group: int, block: int) -> None:
+        if not (0 <= group < len(self.keys) and 0 <= block < self.keys[group].shape[1]):
+            pools = [pool.shape[1] for pool in self.keys]
+            raise ValueError(f"block {block} of KV group {group}; the pools have {pools} blocks")
+
 
 @dataclass(slots=True)
 class RowSpan:

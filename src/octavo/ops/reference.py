@@ -260,6 +260,12 @@ class ReferenceOps:
     def copy_blocks(self, cache: ReferenceCache, pairs: Sequence[tuple[int, int, int]]) -> None:
         cache.copy(pairs)
 
+    def read_block(self, cache: ReferenceCache, group: int, block: int) -> bytes:
+        return cache.read(group, block)
+
+    def write_block(self, cache: ReferenceCache, group: int, block: int, data: bytes) -> None:
+        cache.write(group, block, data)
+
     def _by_row(self, function: Callable[[Floats], Floats], x: Floats) -> Floats:
         """`function` of (tokens, n), in row-at-a-time mode token by token."""
         if self.row_at_a_time and x.shape[0] > 1:

@@ -64,6 +64,25 @@ class ReferenceCache:
             for pool in (self.keys[group], self.values[group]):
                 pool[:, targets] = pool[:, sources]  # indexing by a list reads into a fresh array
 
+    def read(self, group: int, block: int) -> bytes:
+        """Keys of all layers, then values."""
+        self._require(group, block)
+        return b"".join(pool[group][:, block].tobytes() for pool in (self.keys, self.values))
+
+    def write(self, group: int, block: int, data: bytes) -> None:
+        """What `read` gave."""
+        self._require(group, block)
+        into = self.keys[group][:, block], self.values[group][:, block]
+        if len(data) != 2 * into[0].nbytes:
+            raise ValueError(f"{len(data)} bytes for a block of {2 * into[0].nbytes}")
+        both = np.frombuffer(data, np.float32).reshape(2, *into[0].shape)
+        into[0][:], into[1][:] = both
+
+    def _require(self, group: int, block: int) -> None:
+        if not (0 <= group < len(self.keys) and 0 <= block < self.keys[group].shape[1]):
+            pools = [pool.shape[1] for pool in self.keys]
+            raise ValueError(f"block {block} of KV group {group}; the pools have {pools} blocks")
+
 
 @dataclass(slots=True)
 class RowSpan:

@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.core.params import SamplingParams
-from octavo.core.plan import PENDING, Row, RowResult, StepPlan, StepResult, TokenLogprob, Want
+from octavo.core.plan import (
+    PENDING,
+    FinishedLoad,
+    Load,
+    Row,
+    RowResult,
+    StepPlan,
+    StepResult,
+    TokenLogprob,
+    Want,
+)
 
 TokenSource = Callable[[int, int, int], int]
 """(seed, choice, position of the token) -> token id."""
@@ -73,8 +83,8 @@ class NullExecutor:
         """Begin a step; the handle is its number."""
         if len(self._results) >= self._max_in_flight:
             raise SeamError(f"more than {self._max_in_flight} steps in flight")
-        if not plan.rows:
-            raise SeamError("a plan without rows was submitted")
+        if plan.empty:
+            raise SeamError("an empty plan was submitted")
         for rid in plan.ended:
             if self._sequences.pop(rid, None) is None:
                 raise SeamError(f"sequence {rid} ended and was never admitted")
@@ -84,7 +94,8 @@ class NullExecutor:
             self._sequences[new.rid] = _Sequence(
                 new.params, new.seed, new.choice, new.prompt_len, list(new.history)
             )
-        result = StepResult(rows=[], finished_transfers=list(plan.transfers))
+        loads = [FinishedLoad(one.id, True) for one in plan.transfers if isinstance(one, Load)]
+        result = StepResult(rows=[], finished_transfers=loads)
         for row in plan.rows:
             error = self._fail(plan, row) if self._fail is not None else None
             if error is not None:

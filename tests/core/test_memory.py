@@ -288,3 +288,11 @@ def test_enough_is_enough_for_typical_sequences_together(
 ) -> None:
     pools = KvPools(kv, 16, typical, 512)
     assert pools.together(pools.enough(sequences, typical), typical) >= sequences
+
+
+def test_buffers_of_a_disk_tier_are_in_the_ledger() -> None:
+    limits = MemoryLimits(memory=8 * GIB)
+    plan, tiered = (plan_memory(SMALL, replace(limits, tier_bytes=size)) for size in (0, 2**26))
+    assert "disk buffers" not in {line.name for line in plan.ledger()}
+    assert {line.name: line.bytes for line in tiered.ledger()}["disk buffers"] == 2**26
+    assert sum(line.bytes for line in tiered.ledger()) <= limits.budget

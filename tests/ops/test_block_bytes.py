@@ -79,7 +79,7 @@ class Filled:
                 spec = AttentionSpec(layer, 4, 2, self.head, 0.2, group=group)
                 q = self.floats(7, count, 4)
                 out = self.ops.attention(q, self.cache, batch, spec)
-                found.append(np.array(out.cpu() if hasattr(out, "cpu") else out))
+                found.append(out.cpu().numpy() if self.ops.name == "cuda" else out)
         return found
 
 

@@ -295,3 +295,31 @@ def test_the_writer_is_not_waited_for(opened: DiskTier, monkeypatch: pytest.Monk
         assert opened.room() == 0
     put(opened)
     assert opened.room() == 4
+
+
+def test_no_file_stays_open_but_the_one_that_is_written(tmp_path: Path) -> None:
+    for start in range(8):
+        one = tier(tmp_path)
+        put(one, start)
+        one.close()
+    one = tier(tmp_path)
+    put(one, 99)
+    get(one, *((0, content(start)) for start in range(8)))
+    held = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    assert sum(path.suffix == ".kv" for path in held) == 1
+    one.close()
+
+
+def test_what_another_engine_uses_does_not_make_room(tmp_path: Path) -> None:
+    size = 30 * BLOCK
+    other = tier(tmp_path, size, fingerprint="other")
+    put(other, *range(20))
+    kept = sum(path.stat().st_size for path in segments(tmp_path))
+    one = tier(tmp_path, size)
+    put(one, *range(20))
+    assert one.active and one.stats.errors == 0
+    assert sum(path.stat().st_size for path in segments(tmp_path)) <= size
+    assert get(other, (0, content(0))) == [data(0)]
+    assert kept <= size
+    one.close()
+    other.close()

@@ -16,6 +16,7 @@ with one line in the log: everything is a miss from then on, and the engine goes
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -142,13 +143,16 @@ class DiskTier:
             self._changed.wait_for(lambda: self._arrived or not self.active, seconds)
 
     def clear(self) -> None:
-        """The files stay until they make room for others, but nothing in them is found."""
+        """This model's files are deleted."""
         with self._files, self._changed:
             self._index.clear()
             self._writes.clear()
             self._queued.clear()
             self._queued_bytes = 0
-            self._shelf.forget()
+            try:
+                self._shelf.forget()
+            except OSError as error:
+                self._off(f"{self._shelf.directory} cannot be cleared: {error}")
             self.stats.bytes = self._shelf.held
 
     def close(self, flush: float = 0.0) -> None:
@@ -197,12 +201,14 @@ class DiskTier:
                 size = self._queued.pop(key, None)
                 if size is not None:
                     self._queued_bytes -= size
-                    self._index[key] = place
-                    self.stats.stored += 1
+                    if place is not None:
+                        self._index[key] = place
+                        self.stats.stored += 1
                 self.stats.bytes = self._shelf.held
                 self._changed.notify_all()
 
-    def _append(self, group: int, content: bytes, data: bytes) -> Place:
+    def _append(self, group: int, content: bytes, data: bytes) -> Place | None:
+        """None where there is no room: other engines use what is there."""
         head = record(group, content, data)
         with self._changed:
             gone = self._shelf.make_room(len(head) + len(data))
@@ -210,6 +216,8 @@ class DiskTier:
                 kept = {key: p for key, p in self._index.items() if p.segment not in gone}
                 self._index.clear()
                 self._index.update(kept)
+            if not self._shelf.fits(len(head) + len(data)):
+                return None
         return self._shelf.append(head, data)
 
     # ---- in -------------------------------------------------------------------------------------
@@ -228,22 +236,24 @@ class DiskTier:
                     return
                 number, group, content = self._reads.popleft()
                 place = self._index.get((group, content))
-                fd = self._shelf.take(place) if place is not None else None
-            data = None
-            if place is not None and fd is not None:
-                data = self._read(fd, place, group, content)
+            data = None if place is None else self._read(place, group, content)
             with self._changed:
-                if place is not None and fd is not None:
-                    self._shelf.put_back(place)
                 if number in self._expected:
                     self._expected.remove(number)
                     self._arrived.append((number, data))
                     self._arrived_bytes += len(data or b"")
                     self._changed.notify_all()
 
-    def _read(self, fd: int, place: Place, group: int, content: bytes) -> bytes | None:
+    def _read(self, place: Place, group: int, content: bytes) -> bytes | None:
         try:
-            return read(fd, place, group, content)
+            with self._changed:
+                fd = self._shelf.take(place)
+            if fd is None:
+                return None
+            try:
+                return read(fd, place, group, content)
+            finally:
+                os.close(fd)
         except (Damaged, OSError, MemoryError) as error:
             log.warning("a block on disk is damaged (%s); it is computed again", error)
             with self._changed:

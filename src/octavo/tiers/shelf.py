@@ -32,21 +32,23 @@ from octavo.tiers.segment import Damaged, Place, create, scan, write_all
 log = logging.getLogger(__name__)
 
 SEGMENT = 64 * 1024**2
-"""Bytes of a segment, or an eighth of the bound if that is less: what is deleted at once."""
+"""Bytes of a segment, which is deleted at once: more if the bound holds over 256 of them, and an
+eighth of the bound if that is less."""
+HEADER = 4096
+"""More bytes than a segment's header takes."""
 TOUCH = 1.0
 """Seconds between two notes of a file's last use."""
 
 
 @dataclass(slots=True)
 class _Segment:
-    """`fd` is -1 for one of another model, and `users` are reads under way."""
+    """`fd` is -1 unless it is being written: readers open the file for themselves, so that it may
+    be deleted under them and files do not stay open."""
 
     path: Path
     size: int
     used: float
     fd: int = -1
-    users: int = 0
-    gone: bool = False
 
 
 class Shelf:
@@ -57,10 +59,9 @@ class Shelf:
         """Files that were not sound when they were opened."""
         self._root = root
         self._size = size
-        self._segment_bytes = max(record_bytes, min(SEGMENT, size // 8))
+        self._segment_bytes = max(record_bytes, min(max(SEGMENT, size // 256), size // 8))
         self._facts = facts
         self._segments: dict[int, _Segment] = {}
-        self._users: dict[int, _Segment] = {}
         self._current: int | None = None
         self._last_name = 0
         self._next_id = 0
@@ -94,20 +95,28 @@ class Shelf:
     def _scan(self, number: int) -> Iterator[tuple[Key, Place]]:
         segment = self._segments[number]
         try:
-            segment.fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
-            for group, content, place in scan(segment.fd, number, self._facts):
-                yield (group, content), place
+            fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for group, content, place in scan(fd, number, self._facts):
+                    yield (group, content), place
+            finally:
+                os.close(fd)
         except (Damaged, OSError) as error:
             self.damaged += 1
             log.warning("%s: %s; what follows is not used", segment.path, error)
 
     # ---- writing --------------------------------------------------------------------------------
 
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more, and a segment's header, stay within the bound."""
+        return self.held + size + HEADER <= self._size
+
     def make_room(self, size: int) -> set[int]:
-        """Delete segments until so many bytes more fit; the numbers of those that went."""
+        """Delete segments until so many bytes more fit, or none is left that may be deleted; the
+        numbers of those that went. Raises OSError."""
         gone: set[int] = set()
         busy: set[int] = set()
-        while self.held + size + 4096 > self._size:
+        while not self.fits(size):
             oldest = min(
                 (n for n in self._segments if n not in busy),
                 key=lambda n: (n == self._current, self._segments[n].used),
@@ -125,8 +134,8 @@ class Shelf:
         """Raises OSError."""
         size = len(head) + len(data)
         current = self._segments.get(self._current) if self._current is not None else None
-        if current is None or (current.size + size > self._segment_bytes and current.size > 4096):
-            current = self._begin()
+        if current is None or (current.size + size > self._segment_bytes and current.size > HEADER):
+            current = self._begin(current)
         if os.fstat(current.fd).st_nlink == 0:
             raise OSError(f"{current.path} was removed")
         assert self._current is not None
@@ -136,7 +145,9 @@ class Shelf:
         current.used = time.time()
         return place
 
-    def _begin(self) -> _Segment:
+    def _begin(self, before: _Segment | None) -> _Segment:
+        if before is not None:
+            _close(before)
         self._last_name += 1
         path = self.directory / f"{self._last_name:08}.kv"
         fd = create(path, self._facts)
@@ -150,20 +161,16 @@ class Shelf:
         """False where another engine uses its directory."""
         segment = self._segments[number]
         foreign = segment.path.parent != self.directory
-        lock = _lock(segment.path.parent) if foreign else None
-        if foreign and lock is None:
-            return False
-        try:
-            segment.path.unlink(missing_ok=True)
-        finally:
-            if lock is not None:
-                os.close(lock)
+        if foreign and segment.path.exists():
+            lock = _lock(segment.path.parent)
+            if lock is None:
+                return False
+            os.close(lock)
+        segment.path.unlink(missing_ok=True)
         del self._segments[number]
         if number == self._current:
             self._current = None
-        segment.gone = True
-        if not segment.users:
-            _close(segment)
+        _close(segment)
         return True
 
     def forget(self) -> None:
@@ -175,28 +182,20 @@ class Shelf:
     # ---- reading --------------------------------------------------------------------------------
 
     def take(self, place: Place) -> int | None:
-        """The file to read a block from, which stays open until it is put back."""
+        """The file to read a block from, to be closed by the caller; None where it is gone. Raises
+        OSError."""
         segment = self._segments.get(place.segment)
-        if segment is None or segment.fd < 0:
+        if segment is None:
             return None
-        segment.users += 1
-        self._users[place.segment] = segment
+        fd = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
         now = time.time()
         if now - segment.used > TOUCH:
             segment.used = now
             try:
-                os.utime(segment.fd)
+                os.utime(fd)
             except OSError as error:
                 log.debug("%s: the time of use was not noted: %s", segment.path, error)
-        return segment.fd
-
-    def put_back(self, place: Place) -> None:
-        segment = self._users[place.segment]
-        segment.users -= 1
-        if not segment.users:
-            del self._users[place.segment]
-            if segment.gone:
-                _close(segment)
+        return fd
 
     def close(self) -> None:
         for segment in self._segments.values():

@@ -128,7 +128,8 @@ class Scheduler:
         if plan.step != next(iter(self.flights), None):
             raise RuntimeError(f"step {plan.step} is not the oldest one in flight")
         flights = self.flights.pop(plan.step)
-        self._throughput.record(now, sum(flight.count for flight in flights))
+        if flights:
+            self._throughput.record(now, sum(flight.count for flight in flights))
         outputs = commit_rows(self.books, flights, plan, result, now)
         return self._take_ready() + outputs
 

@@ -13,7 +13,7 @@ import typer
 from octavo.cli.bench import build_bench
 from octavo.cli.flags import with_options
 from octavo.config import Options
-from octavo.config.options import ENGINE, LOGGING, MEMORY, MODEL, SERVER
+from octavo.config.options import BATCH, ENGINE, LOGGING, MEMORY, MODEL, SERVER
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MaxTokens = Annotated[int, typer.Option(help="The most tokens to generate.", min=1)]
@@ -24,7 +24,7 @@ Seed = Annotated[int | None, typer.Option(help="Seed; the same seed gives the sa
 System = Annotated[str | None, typer.Option(help="A system message.")]
 
 
-@with_options(MODEL, SERVER, ENGINE, MEMORY, LOGGING)
+@with_options(MODEL, SERVER, ENGINE, MEMORY, BATCH, LOGGING)
 def serve(options: Options) -> None:
     """Serve a model over HTTP (OpenAI's API)."""
     from octavo.cli.serve import serve
@@ -90,7 +90,7 @@ def check(options: Options, json: Json = False) -> None:
     check(options, json)
 
 
-@with_options(MODEL, SERVER, ENGINE, MEMORY, LOGGING)
+@with_options(MODEL, SERVER, ENGINE, MEMORY, BATCH, LOGGING)
 def show(options: Options, json: Json = False) -> None:
     """Show every value and where it came from."""
     from octavo.cli.config_show import show

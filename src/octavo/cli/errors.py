@@ -82,6 +82,8 @@ def _of_parts(error: BaseException) -> CliError | None:
         from octavo.server.auth import KeyFileError, PublicAddressError
         from octavo.server.port import PortInUse
 
+        if type(error).__name__ == "BatchSetupError":
+            return CliError(str(error), code=USAGE)
         if isinstance(error, PublicAddressError | KeyFileError):
             return CliError(str(error), code=USAGE)
         if isinstance(error, PortInUse):

@@ -232,6 +232,7 @@ def test_seeds_belong_to_the_row() -> None:
         ("[]", "invalid_request_line"),
         ('{"custom_id": "b"}', "invalid_request_line"),
         (line(""), "invalid_custom_id"),
+        (line("a\0b"), "invalid_custom_id"),
         (line("good"), "duplicate_custom_id"),
         (line("b").replace("POST", "GET"), "invalid_method"),
         (line("b").replace("chat/", ""), "mismatched_endpoint"),

@@ -145,6 +145,14 @@ def test_files(begin: Start, fake: FakeEngine) -> None:
             api.files.list(limit=0)
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/files/%00", "/v1/batches/%00", "/v1/files?after=%00", "/v1/files?purpose=%00"]
+)
+def test_no_nul(begin: Start, fake: FakeEngine, path: str) -> None:
+    answer = begin(fake).get(path)
+    assert answer.status == 400 and "NUL" in answer.error["message"]
+
+
 def test_bodies_that_are_no_form(begin: Start, fake: FakeEngine) -> None:
     server = begin(fake)
     assert server.post("/v1/files", b"{}").error["param"] == "file"

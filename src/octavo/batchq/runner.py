@@ -75,7 +75,8 @@ class Counts:
 
 
 class Runner:
-    """All methods belong to the loop that called `start`. `on_row` is told of every result."""
+    """All methods belong to the loop that called `start`. `on_change` is called after every result,
+    and when a batch is over or given up until the next look."""
 
     def __init__(
         self,
@@ -83,13 +84,13 @@ class Runner:
         execute: Execute,
         in_flight: int,
         now: Callable[[], float] = time.time,
-        on_row: Callable[[], None] | None = None,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
         self._execute = execute
         self._places = asyncio.Semaphore(in_flight)
         self._now = now
-        self._on_row = on_row
+        self._on_change = on_change
         self._runs: dict[str, _Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -163,6 +164,8 @@ class Runner:
         finally:
             del self._runs[run.batch_id]
             self.counts.live = len(self._runs)
+            if self._on_change is not None:
+                self._on_change()
 
     async def _advance(self, run: _Run) -> None:
         store, batch_id = self._store, run.batch_id
@@ -228,8 +231,8 @@ class Runner:
                 self.counts.done += 1
             elif recorded:
                 self.counts.failed += 1
-            if self._on_row is not None:
-                self._on_row()
+            if self._on_change is not None:
+                self._on_change()
         finally:
             self.counts.running -= 1
             self._places.release()

@@ -56,8 +56,10 @@ class Store:
         url: str | None = None,
         limits: Limits | None = None,
         now: Now = time.time,
+        window: int = WINDOW_SECONDS,
     ) -> None:
-        """Raises DatabaseError."""
+        """A batch expires after `window` seconds. Raises DatabaseError."""
+        self._window = window
         self.limits = limits or Limits()
         self._now = now
         self._db = Database(folder, url)
@@ -105,7 +107,7 @@ class Store:
                     asked.output_expires_after.seconds if asked.output_expires_after else None
                 ),
                 "created_at": now,
-                "expires_at": now + WINDOW_SECONDS,
+                "expires_at": now + self._window,
             }
             connection.execute(sa.insert(batches).values(**values))
         return self.get(owner, str(values["id"]))

@@ -94,8 +94,8 @@ def _check(data: bytes, endpoint: str, seen: dict[str, int], limits: Limits) -> 
         return LineError("invalid_request_line", f"a field is missing or wrong: {error}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LineError("invalid_json_line", "the line is not a JSON object")
-    if not 0 < len(line.custom_id) <= MAX_CUSTOM_ID:
-        message = f"custom_id must have 1 to {MAX_CUSTOM_ID} characters"
+    if not 0 < len(line.custom_id) <= MAX_CUSTOM_ID or "\0" in line.custom_id:
+        message = f"custom_id must have 1 to {MAX_CUSTOM_ID} characters, and no NUL"
         return LineError("invalid_custom_id", message, "custom_id")
     if line.custom_id in seen:
         message = f"custom_id {line.custom_id!r:.80} is that of line {seen[line.custom_id]} too"

@@ -90,6 +90,25 @@ def check(options: Options, json: Json = False) -> None:
     check(options, json)
 
 
+@with_options(MODEL, ENGINE, MEMORY, "batch_max_rows", "batch_max_in_flight", "log_level")
+def batch_run(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Requests, one a line, as /v1/batches takes them.")
+    ],
+    options: Options,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="OUT", help="Where answers go; unset: FILE with .out before .jsonl."
+        ),
+    ] = None,
+) -> None:
+    """Run a file of requests; begun again after an interruption, it goes on."""
+    from octavo.cli.batch import run
+
+    run(options, file, output)
+
+
 @with_options(MODEL, SERVER, ENGINE, MEMORY, BATCH, LOGGING)
 def show(options: Options, json: Json = False) -> None:
     """Show every value and where it came from."""
@@ -118,6 +137,10 @@ def _root(
     """An LLM serving engine: paged KV cache, continuous batching, OpenAI's API."""
 
 
+def _batch() -> None:
+    """Run files of requests without a server."""
+
+
 def _config() -> None:
     """Look at the configuration."""
 
@@ -130,6 +153,10 @@ def build(rich_help: bool = True) -> Any:
     app.callback()(_root)
     for command in (serve, run, chat, pull, models, check):
         app.command()(command)
+    batch = typer.Typer(help="Run files of requests without a server.", rich_markup_mode=mode)
+    batch.callback()(_batch)
+    batch.command(name="run")(batch_run)
+    app.add_typer(batch, name="batch")
     app.add_typer(build_bench(mode), name="bench")
     config = typer.Typer(help="Look at the configuration.")
     config.callback()(_config)

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.types import Message
 
-from octavo.batchq.objects import Limits
+from octavo.batchq.objects import WINDOW_SECONDS, Limits
 from octavo.config import Options
 from octavo.core.params import ParamError
 from octavo.core.request import Refused
@@ -48,11 +48,13 @@ def open_store(options: Options) -> Store | None:
                 "--batch-database-url needs --batch-dir DIR, where contents of files are kept"
             )
         return None
-    return _opened(options, Path(options.batch_dir), options.batch_database_url)
+    return open_folder(options, Path(options.batch_dir), options.batch_database_url)
 
 
-def _opened(options: Options, folder: Path, url: str | None = None) -> Store:
-    """Raises BatchSetupError. The caller closes it."""
+def open_folder(
+    options: Options, folder: Path, url: str | None = None, window: int = WINDOW_SECONDS
+) -> Store:
+    """A store that nobody else runs; the caller closes it. Raises BatchSetupError."""
     try:
         import python_multipart  # noqa: F401
 
@@ -69,7 +71,7 @@ def _opened(options: Options, folder: Path, url: str | None = None) -> Store:
         max_row_bytes=options.max_body_size,
     )
     try:
-        store = Store(folder, url, limits)
+        store = Store(folder, url, limits, window=window)
         try:
             store.open_for_running()
         except BaseException:
@@ -137,12 +139,12 @@ class Batching:
         store: Store,
         app: Starlette,
         in_flight: int,
-        on_row: Callable[[], None] | None = None,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
         from octavo.batchq.runner import Runner
 
         self.store = store
-        self.runner: Runner = Runner(store, Rows(app), in_flight, on_row=on_row)
+        self.runner: Runner = Runner(store, Rows(app), in_flight, on_change=on_change)
 
     def values(self) -> dict[str, float]:
         """What the metrics show."""

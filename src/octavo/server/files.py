@@ -63,7 +63,10 @@ def owner_of(request: Request) -> str:
 
 
 async def blocking(work: Callable[..., T], *args: Any) -> T:
-    """A call of the store, off the event loop. Raises ApiError for what it refuses."""
+    """A call of the store, off the event loop. Raises ApiError for what it refuses, and for texts
+    that PostgreSQL cannot hold."""
+    if any(isinstance(arg, str) and "\0" in arg for arg in args):
+        raise ApiError(400, "names and ids may not hold the character NUL", code="invalid_text")
     try:
         return await asyncio.to_thread(work, *args)
     except Refusal as refusal:

@@ -23,8 +23,8 @@ from octavo.batchq.objects import (
     Refused,
     Status,
 )
-from octavo.batchq.store import Store
-from octavo.batchq.validate import read_rows, request_body
+from octavo.batchq.store import Result, Store
+from octavo.batchq.validate import Row, read_rows, request_body
 from support.postgres import Postgres
 
 CHAT = "/v1/chat/completions"
@@ -52,6 +52,12 @@ def begun(store: Store, count: int) -> Batch:
     return store.get("ann", batch.id)
 
 
+def record(
+    store: Store, batch_id: str, row: Row, status: int, request_id: str, body: bytes
+) -> bool:
+    return store.record([Result(batch_id, row, status, request_id, body)])[0]
+
+
 def read(store: Store, file_id: str | None) -> list[dict[str, object]]:
     assert file_id is not None
     text = store.files.content("ann", file_id).read_text()
@@ -66,7 +72,7 @@ def test_a_batch_from_begin_to_end(opened: Opened, clock: Clock) -> None:
     pending = store.pending(batch.id)
     for row in reversed(pending):
         status = 400 if row.number == 3 else 200
-        assert store.record(batch.id, row, status, f"r{row.number}", b'{"x":1}')
+        assert record(store, batch.id, row, status, f"r{row.number}", b'{"x":1}')
     assert not store.pending(batch.id) and store.pending_count() == 0
     clock.time += 7
     store.finish(batch.id, Status.COMPLETED)
@@ -84,12 +90,12 @@ def test_a_row_has_one_result(opened: Opened) -> None:
     store = opened()
     batch = begun(store, 2)
     row = store.pending(batch.id)[0]
-    assert store.record(batch.id, row, 200, "first", b"1")
-    assert not store.record(batch.id, row, 200, "second", b"2")
+    assert record(store, batch.id, row, 200, "first", b"1")
+    assert not record(store, batch.id, row, 200, "second", b"2")
     again = opened()
-    assert not again.record(batch.id, row, 500, "third", b"3")
+    assert not record(again, batch.id, row, 500, "third", b"3")
     assert [left.number for left in again.pending(batch.id)] == [1]
-    again.record(batch.id, again.pending(batch.id)[0], 200, "other", b"4")
+    record(again, batch.id, again.pending(batch.id)[0], 200, "other", b"4")
     again.finish(batch.id, Status.COMPLETED)
     again.finish(batch.id, Status.COMPLETED)
     over = again.get("ann", batch.id)
@@ -107,7 +113,7 @@ def test_a_row_has_one_result(opened: Opened) -> None:
 def test_rows_that_did_not_run_are_told_of(opened: Opened, status: Status, code: str) -> None:
     store = opened()
     batch = begun(store, 3)
-    store.record(batch.id, store.pending(batch.id)[1], 200, "r", b"{}")
+    record(store, batch.id, store.pending(batch.id)[1], 200, "r", b"{}")
     store.finish(batch.id, status)
     over = store.get("ann", batch.id)
     assert over.status == status

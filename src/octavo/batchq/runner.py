@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from octavo.batchq.objects import LIVE, Limits, LineError, Status
-from octavo.batchq.store import Store
+from octavo.batchq.store import Result, Store
 from octavo.batchq.validate import Row, read_rows, row_hash
 
 logger = logging.getLogger("octavo.batchq")
@@ -74,6 +74,36 @@ class Counts:
     live: int = 0
 
 
+class _Recorder:
+    """Commits results: those that come while a commit is under way share the next."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[tuple[Result, asyncio.Future[bool]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def record(self, result: Result) -> bool:
+        """`Store.record` of one; returns once it is durable."""
+        committed = asyncio.get_running_loop().create_future()
+        self._waiting.append((result, committed))
+        if self._task is None:
+            self._task = asyncio.create_task(self._commit())
+        return bool(await committed)
+
+    async def _commit(self) -> None:
+        while self._waiting:
+            taken, self._waiting = self._waiting, []
+            try:
+                found = await asyncio.to_thread(self._store.record, [one for one, _ in taken])
+            except Exception as error:
+                for _, committed in taken:
+                    committed.set_exception(error)
+            else:
+                for (_, committed), recorded in zip(taken, found, strict=True):
+                    committed.set_result(recorded)
+        self._task = None
+
+
 class Runner:
     """All methods belong to the loop that called `start`. `on_change` is called after every result,
     and when a batch is over or given up until the next look."""
@@ -87,6 +117,7 @@ class Runner:
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
+        self._recorder = _Recorder(store)
         self._execute = execute
         self._places = asyncio.Semaphore(in_flight)
         self._now = now
@@ -224,8 +255,8 @@ class Runner:
             response = await self._response(run, body, request_id)
             if response is None:
                 return
-            recorded = await asyncio.to_thread(
-                self._store.record, run.batch_id, row, response.status, request_id, response.body
+            recorded = await self._recorder.record(
+                Result(run.batch_id, row, response.status, request_id, response.body)
             )
             if recorded and response.status < 400:
                 self.counts.done += 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,6 +46,17 @@ _UNRUN = {
     Status.CANCELLED: ("batch_cancelled", "The batch was cancelled before this row was run."),
 }
 _INSERT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a row came to: an HTTP status and a body, which is JSON."""
+
+    batch_id: str
+    row: Row
+    status: int
+    request_id: str
+    body: bytes
 
 
 class Store:
@@ -196,27 +208,27 @@ class Store:
             data = os.pread(file.fileno(), row.size, row.start)
         return request_body(batch_id, row.number, data)
 
-    def record(self, batch_id: str, row: Row, status: int, request_id: str, body: bytes) -> bool:
-        """Commit a row's result, once: False where it has one already, or the batch is over."""
-        ok = status < 400
-        line = result_line(batch_id, row, status, request_id, body)
-        counter = batches.c.rows_completed if ok else batches.c.rows_failed
+    def record(self, results: Sequence[Result]) -> list[bool]:
+        """Commit results in one transaction, each row's once: False where it has one already, or
+        its batch is over."""
         with self._db.begin() as connection:
-            changed = connection.execute(
-                sa.update(rows)
-                .where(
-                    rows.c.batch_id == batch_id,
-                    rows.c.number == row.number,
-                    rows.c.state == PENDING,
-                )
-                .values(state=DONE if ok else FAILED, line=line)
-            ).rowcount
-            if changed:
-                connection.execute(
-                    sa.update(batches)
-                    .where(batches.c.id == batch_id)
-                    .values({counter: counter + 1})
-                )
+            return [self._record(connection, result) for result in results]
+
+    def _record(self, connection: sa.Connection, result: Result) -> bool:
+        ok = result.status < 400
+        counter = batches.c.rows_completed if ok else batches.c.rows_failed
+        changed = connection.execute(
+            sa.update(rows)
+            .where(
+                rows.c.batch_id == result.batch_id,
+                rows.c.number == result.row.number,
+                rows.c.state == PENDING,
+            )
+            .values(state=DONE if ok else FAILED, line=result_line(result))
+        ).rowcount
+        if changed:
+            of_batch = sa.update(batches).where(batches.c.id == result.batch_id)
+            connection.execute(of_batch.values({counter: counter + 1}))
         return bool(changed)
 
     def finish(self, batch_id: str, status: Status) -> None:
@@ -317,9 +329,10 @@ class _Result(msgspec.Struct):
     error: _Unrun | None = None
 
 
-def result_line(batch_id: str, row: Row, status: int, request_id: str, body: bytes) -> bytes:
-    response = _Response(status, request_id, msgspec.Raw(body))
-    return msgspec.json.encode(_Result(_line_id(batch_id, row), row.custom_id, response))
+def result_line(result: Result) -> bytes:
+    response = _Response(result.status, result.request_id, msgspec.Raw(result.body))
+    line_id = _line_id(result.batch_id, result.row)
+    return msgspec.json.encode(_Result(line_id, result.row.custom_id, response))
 
 
 def unrun_line(batch_id: str, row: Row, status: Status) -> bytes:

@@ -157,11 +157,12 @@ def test_killed_at_random_moments(begin: Begin, database: list[str]) -> None:
     server = begin("storm", *database)
     with server.api as api:
         batch_id = create(api)
-    at = 0
+    at, amid = 0, 0
     for blow in ("server", "engine", "server", "engine", "server"):
         at = chance.randint(at + 1, min(at + 45, ROWS - 10))
         with server.api as api:
             until(lambda: done(api, batch_id) >= at, f"{at} rows", 60)  # noqa: B023
+            amid += api.batches.retrieve(batch_id).status == "in_progress"
         if blow == "engine":
             server.kill_engine()
         else:
@@ -169,6 +170,7 @@ def test_killed_at_random_moments(begin: Begin, database: list[str]) -> None:
             server = begin("storm", *database)
     with server.api as api:
         assert outcome(api, batch_id) == expected
+    assert amid, "every blow came after the end"
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 0, server.log.read_text()
 

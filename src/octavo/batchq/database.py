@@ -103,7 +103,7 @@ class Database:
         self._lock: int | None = None
         self._lock_session: sa.Connection | None = None
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what clients say is theirs
         self.engine = _engine(url, self._file)
         self.shown = self.engine.url.render_as_string(hide_password=True)
         try:

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from octavo.batchq.store import Store
+from octavo.cli.errors import explain
+from octavo.config import resolve
+from octavo.server.batching import BatchSetupError, open_store
 from support.live_server import until
 from support.tiny_models import write_tiny_random
 
@@ -105,9 +108,24 @@ def test_another_input_in_the_same_place(place: Path) -> None:
     until(lambda: command.done("in.out.jsonl") > 2, "rows", 60)
     command.process.kill()
     command.end()
+    blocked = Store(place / "in.out.jsonl.partial")
+    blocked.open_for_running()
+    code, log = Command(place, "in.jsonl", "model").end()
+    assert code == 2 and "in use by another process" in log and "Traceback" not in log
+    blocked.close()
     (place / "in.jsonl").write_text(lines(5))
     code, log = Command(place, "in.jsonl", "model").end()
     assert code == 2 and "begun with another input" in log and "Traceback" not in log
+
+
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "python_multipart", None)
+    with pytest.raises(BatchSetupError, match=r"pip install 'octavo\[batch\]'") as error:
+        open_store(resolve({"batch_dir": str(tmp_path / "batches")}))
+    told = explain(error.value)
+    assert told is not None and told.code == 2
+    with pytest.raises(BatchSetupError, match="needs --batch-dir"):
+        open_store(resolve({"batch_database_url": "postgresql://x/y"}))
 
 
 def test_a_faulty_file_is_refused_before_the_model_is_looked_for(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class Database:
             os.close(descriptor)
             raise DatabaseError(
                 f"the batch directory {self._folder} is in use by another process; "
-                "give each server its own --batch-dir"
+                "each server and each run needs its own"
             ) from None
         self._lock = descriptor
         if self.engine.dialect.name == "postgresql":

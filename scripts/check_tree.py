@@ -71,6 +71,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "octavo.frontend": ("octavo.text", "octavo.model.info", "octavo.model.gguf"),
     "octavo.server": (
         "octavo.server",
+        "octavo.batchq",
         "octavo.frontend",
         "octavo.config",
         "octavo.text",
@@ -84,6 +85,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *CORE_DATA,
         "octavo.model.info",
     ),
+    "octavo.batchq": ("octavo.batchq",),
     "octavo.bench": ANY_OF_OURS,
     "octavo.cli": ANY_OF_OURS,
     "octavo.entrypoints": ANY_OF_OURS,
@@ -102,6 +104,16 @@ GPU_MODULES = (
 )
 """The modules that import the extra `gpu`: no other may, and whatever imports "everything" leaves
 them out, because the base install has no torch."""
+
+BATCH_EXTRA = {"sqlalchemy", "python_multipart"}
+BATCH_MODULES = (
+    "octavo.batchq.database",
+    "octavo.batchq.files",
+    "octavo.batchq.store",
+    "octavo.server.batching",
+)
+"""The modules that import the extra `batch`; all but the last are themselves imported only when
+batches are wanted."""
 
 NOT_IN_CORE = {"asyncio", "socket", "logging", "time", "threading", "multiprocessing", "os", "sys"}
 """Parts of the standard library that the core must do without."""
@@ -162,6 +174,8 @@ def import_faults(module: Module) -> Iterator[str]:
             allowed = allowed and not (rule == "octavo.core" and top in NOT_IN_CORE)
         elif name.split(".")[0] in GPU_EXTRA:
             allowed = module.name in GPU_MODULES
+        elif name.split(".")[0] in BATCH_EXTRA:
+            allowed = module.name in BATCH_MODULES
         else:
             allowed = not name.startswith("(relative")
         if not allowed:

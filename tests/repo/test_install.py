@@ -59,7 +59,9 @@ def test_the_base_install_is_under_300_mib_and_without_torch() -> None:
 def test_every_library_that_the_code_imports_is_declared() -> None:
     """Imports of the source against the dependencies, by the names of the modules they bring."""
     declared = {Requirement(text).name.lower() for text in PROJECT["dependencies"]}
-    gpu = {Requirement(text).name for text in PROJECT["optional-dependencies"]["gpu"]}
+    optional = PROJECT["optional-dependencies"]
+    gpu = {Requirement(text).name for text in optional["gpu"]}
+    batch = {Requirement(text).name for text in optional["batch"]}
     brought = metadata.packages_distributions()
     for module in check_tree.modules():
         for line, name in check_tree.imports(module):
@@ -68,6 +70,7 @@ def test_every_library_that_the_code_imports_is_declared() -> None:
                 continue
             owners = {owner.lower().replace("_", "-") for owner in brought.get(top, [top])}
             extra = gpu if module.name in check_tree.GPU_MODULES else set()
+            extra = batch if module.name in check_tree.BATCH_MODULES else extra
             assert owners & (declared | extra), f"{module.name}:{line} imports {name}"
 
 

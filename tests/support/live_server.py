@@ -66,10 +66,16 @@ class LiveServer:
             serve = asyncio.create_task(server.serve([listening]))
             try:
                 await self.serving.engine.start()
+                if self.app.state.batching is not None:
+                    self.app.state.batching.runner.start()
                 self._up.set()
                 await self._stop.wait()
             finally:
+                if self.app.state.batching is not None:
+                    self.app.state.batching.runner.stop()
                 await self.serving.engine.close()
+                if self.app.state.batching is not None:
+                    await self.app.state.batching.close()
                 server.should_exit = True
                 await serve
 

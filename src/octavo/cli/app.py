@@ -13,7 +13,7 @@ import typer
 from octavo.cli.bench import build_bench
 from octavo.cli.flags import with_options
 from octavo.config import Options
-from octavo.config.options import ENGINE, LOGGING, MEMORY, MODEL, SERVER
+from octavo.config.options import BATCH, ENGINE, LOGGING, MEMORY, MODEL, SERVER
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MaxTokens = Annotated[int, typer.Option(help="The most tokens to generate.", min=1)]
@@ -24,7 +24,7 @@ Seed = Annotated[int | None, typer.Option(help="Seed; the same seed gives the sa
 System = Annotated[str | None, typer.Option(help="A system message.")]
 
 
-@with_options(MODEL, SERVER, ENGINE, MEMORY, LOGGING)
+@with_options(MODEL, SERVER, ENGINE, MEMORY, BATCH, LOGGING)
 def serve(options: Options) -> None:
     """Serve a model over HTTP (OpenAI's API)."""
     from octavo.cli.serve import serve
@@ -90,7 +90,26 @@ def check(options: Options, json: Json = False) -> None:
     check(options, json)
 
 
-@with_options(MODEL, SERVER, ENGINE, MEMORY, LOGGING)
+@with_options(MODEL, ENGINE, MEMORY, "batch_max_rows", "batch_max_in_flight", "log_level")
+def batch_run(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Requests, one a line, as /v1/batches takes them.")
+    ],
+    options: Options,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="OUT", help="Where answers go; unset: FILE with .out before .jsonl."
+        ),
+    ] = None,
+) -> None:
+    """Run a file of requests; begun again after an interruption, it goes on."""
+    from octavo.cli.batch import run
+
+    run(options, file, output)
+
+
+@with_options(MODEL, SERVER, ENGINE, MEMORY, BATCH, LOGGING)
 def show(options: Options, json: Json = False) -> None:
     """Show every value and where it came from."""
     from octavo.cli.config_show import show
@@ -118,6 +137,10 @@ def _root(
     """An LLM serving engine: paged KV cache, continuous batching, OpenAI's API."""
 
 
+def _batch() -> None:
+    """Run files of requests without a server."""
+
+
 def _config() -> None:
     """Look at the configuration."""
 
@@ -130,6 +153,10 @@ def build(rich_help: bool = True) -> Any:
     app.callback()(_root)
     for command in (serve, run, chat, pull, models, check):
         app.command()(command)
+    batch = typer.Typer(help="Run files of requests without a server.", rich_markup_mode=mode)
+    batch.callback()(_batch)
+    batch.command(name="run")(batch_run)
+    app.add_typer(batch, name="batch")
     app.add_typer(build_bench(mode), name="bench")
     config = typer.Typer(help="Look at the configuration.")
     config.callback()(_config)

@@ -77,6 +77,11 @@ def _of_parts(error: BaseException) -> CliError | None:
         return CliError(str(error.args[0]), error.hint or "")
     if isinstance(error, EngineFatal | EngineUnavailable | ChatError | TokenizerError):
         return CliError(str(error))
+    if "octavo.server.batching" in sys.modules:
+        from octavo.server.batching import BatchSetupError
+
+        if isinstance(error, BatchSetupError):
+            return CliError(str(error), code=USAGE)
     if "octavo.server.auth" in sys.modules:
         # Loaded only by serving; nothing else can have raised these.
         from octavo.server.auth import KeyFileError, PublicAddressError

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.models import ArgumentInfo
 
 from octavo.config import ConfigError, Option, resolve, table
 from octavo.config.kinds import Flag, Names
@@ -58,9 +59,10 @@ def with_options(
             command(**given, options=resolve(flags, config=config))
 
         parameters = [
+            *(item.replace(kind=_KEYWORD) for item in own if _is_argument(item)),
             *([inspect.Parameter("model_argument", _KEYWORD, default=None, annotation=_MODEL)]
               if positional else []),
-            *(item.replace(kind=_KEYWORD) for item in own),
+            *(item.replace(kind=_KEYWORD) for item in own if not _is_argument(item)),
             *(_parameter(row) for row in rows),
             inspect.Parameter("config", _KEYWORD, default=None, annotation=_CONFIG),
         ]  # fmt: skip
@@ -70,6 +72,12 @@ def with_options(
         return run
 
     return decorate
+
+
+def _is_argument(item: inspect.Parameter) -> bool:
+    """The command's own arguments stand before the model."""
+    notes = getattr(item.annotation, "__metadata__", ())
+    return any(isinstance(note, ArgumentInfo) for note in notes)
 
 
 def flags_of(row: Option) -> list[str]:

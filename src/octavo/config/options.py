@@ -18,6 +18,7 @@ from octavo.config.kinds import Bytes, Flag, Integer, Kind, Names, Number, Text
 DEFAULT_MODEL = "smollm2-135m"
 
 MODEL, SERVER, ENGINE, MEMORY, LOGGING = "Model", "Server", "Engine", "Memory", "Logging"
+BATCH = "Batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,33 @@ class Options:
     )
     kv_disk_size: int = option(
         Bytes(), 8 * 1024**3, MEMORY, "The most bytes that kv_disk_dir may hold."
+    )
+
+    batch_dir: str | None = option(
+        Text(),
+        None,
+        BATCH,
+        "Where files and durable batches are kept; unset: the server offers none.",
+    )
+    batch_database_url: str | None = option(
+        Text(),
+        None,
+        BATCH,
+        "A PostgreSQL database for the records (postgresql://...), instead of SQLite in the "
+        "directory.",
+        secret=True,
+    )
+    batch_max_rows: int = option(
+        Integer(1, 10_000_000), 50_000, BATCH, "The most rows in one input file."
+    )
+    batch_max_file_size: int = option(
+        Bytes(), 200 * 1024**2, BATCH, "The largest file that may be uploaded."
+    )
+    batch_max_live: int = option(
+        Integer(1, 1_000_000), 100, BATCH, "The most batches of one key that are not over."
+    )
+    batch_max_in_flight: int = option(
+        Integer(1, 65536), 64, BATCH, "The most rows of all batches that run at once."
     )
 
     log_level: str = option(

@@ -9,6 +9,8 @@ A route that is added here is guarded without any further code: `auth` denies by
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -20,13 +22,17 @@ from starlette.types import Scope
 
 from octavo.core.params import ParamError
 from octavo.core.request import Refused
-from octavo.server import chat, completions, legacy, probes, tokens
+from octavo.server import batches, chat, completions, files, legacy, probes, tokens
 from octavo.server.auth import AuthMiddleware, Key
+from octavo.server.batching import Batching
 from octavo.server.errors import ApiError, from_param, from_refused
 from octavo.server.middleware import BodyLimitMiddleware, RecordMiddleware
 from octavo.server.record import CLIENT_CLOSED, Record, record_of
 from octavo.server.serving import Serving
 from octavo.server.sse import ClientGone
+
+if TYPE_CHECKING:
+    from octavo.batchq.store import Store
 
 UNMATCHED = "unmatched"
 
@@ -43,6 +49,15 @@ def routes() -> list[Route]:
         Route("/v1/models/{name:path}", probes.model, methods=["GET"]),
         Route("/v1/completions", completions.create, methods=["POST"]),
         Route("/v1/chat/completions", chat.create, methods=["POST"]),
+        Route("/v1/files", files.upload, methods=["POST"]),
+        Route("/v1/files", files.index, methods=["GET"]),
+        Route("/v1/files/{file_id}", files.show, methods=["GET"]),
+        Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
+        Route("/v1/files/{file_id}/content", files.content, methods=["GET"]),
+        Route("/v1/batches", batches.create, methods=["POST"]),
+        Route("/v1/batches", batches.index, methods=["GET"]),
+        Route("/v1/batches/{batch_id}", batches.show, methods=["GET"]),
+        Route("/v1/batches/{batch_id}/cancel", batches.cancel, methods=["POST"]),
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/generate", legacy.generate, methods=["POST"]),
@@ -54,8 +69,11 @@ def build_app(
     keys: tuple[Key, ...] = (),
     allowed_origins: tuple[str, ...] = (),
     max_body_size: int = 32 * 1024**2,
+    store: Store | None = None,
+    batch_rows: int = 64,
 ) -> Starlette:
-    """The ASGI application over `serving`. Whoever builds it starts and closes the engine."""
+    """The ASGI application over `serving`. Whoever builds it starts and closes the engine, and
+    `app.state.batching`, which is there with a `store` and has `batch_rows` rows in flight."""
     table = routes()
     templates = {route.endpoint: route.path for route in table}
     paths = frozenset(templates.values())
@@ -75,13 +93,14 @@ def build_app(
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(allowed_origins),
-                allow_methods=["GET", "POST"],
+                allow_methods=["GET", "POST", "DELETE"],
                 allow_headers=["*"],
                 expose_headers=["x-request-id", "octavo-warning", "retry-after"],
             )
         )
     middleware.append(Middleware(AuthMiddleware, keys=keys))
-    middleware.append(Middleware(BodyLimitMiddleware, limit=max_body_size))
+    uploads = {} if store is None else {"/v1/files": _upload_limit(store)}
+    middleware.append(Middleware(BodyLimitMiddleware, limit=max_body_size, by_path=uploads))
     app = Starlette(
         routes=table,
         middleware=middleware,
@@ -96,7 +115,14 @@ def build_app(
     )
     app.router.redirect_slashes = False
     app.state.serving = serving
+    app.state.batching = None if store is None else Batching(store, app, batch_rows)
+    if store is not None:
+        serving.metrics.batches = app.state.batching.values
     return app
+
+
+def _upload_limit(store: Store) -> tuple[int, str]:
+    return store.limits.max_file_bytes + files.FORM_OVERHEAD, "--batch-max-file-size"
 
 
 def _answer(request: Request, error: ApiError) -> Response:

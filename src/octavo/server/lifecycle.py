@@ -31,6 +31,7 @@ from octavo.engine.messages import EngineConfig
 from octavo.model.info import ModelInfo
 from octavo.server.app import build_app
 from octavo.server.auth import Key, check_exposure, load_keys
+from octavo.server.batching import Batching, open_store
 from octavo.server.port import bind, url_of
 from octavo.server.protocol import BoundedProtocol
 from octavo.server.record import configure_logging
@@ -65,7 +66,7 @@ def run_server(
     `bind`; without one it is made here. `started` is called with the URL once requests are served;
     `spawn` makes engine processes; `loading` is told how many bytes of the weights are packed.
     Raises PublicAddressError, KeyFileError, PortInUse, TokenizerError, ChatError for what can be
-    known before anything is loaded, and EngineStartError.
+    known before anything is loaded, BatchSetupError, and EngineStartError.
     """
     configure_logging(options.log_level, options.log_format)
     keys = load_keys(options.api_key, options.api_key_file)
@@ -96,6 +97,7 @@ async def _serve(
         spawn=spawn,
         loading=loading,
     )
+    store = open_store(options)
     starting = asyncio.create_task(engine.start(), name="engine start")
     await asyncio.sleep(0)  # the process is there now, and loads while the tokenizer is read here
     try:
@@ -104,10 +106,13 @@ async def _serve(
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         raise
-    app = build_app(serving, keys, options.allowed_origins, options.max_body_size)
+    app = build_app(
+        serving, keys, options.allowed_origins, options.max_body_size, store,
+        options.batch_max_in_flight,
+    )  # fmt: skip
     server = http_server(app)
     http = asyncio.create_task(server.serve([listening]), name="http")
-    life = Lifecycle(serving, options.shutdown_timeout)
+    life = Lifecycle(serving, options.shutdown_timeout, app.state.batching)
     try:
         with life.signals():
             return await life.run(starting, http, url_of(listening), started)
@@ -135,7 +140,10 @@ def http_server(app: Starlette) -> uvicorn.Server:
 class Lifecycle:
     """One server's way from loading to its end."""
 
-    def __init__(self, serving: Serving, shutdown_timeout: float) -> None:
+    def __init__(
+        self, serving: Serving, shutdown_timeout: float, batching: Batching | None = None
+    ) -> None:
+        self._batching = batching
         self._serving = serving
         self._timeout = shutdown_timeout
         self._drain = asyncio.Event()
@@ -158,6 +166,8 @@ class Lifecycle:
         if self._drain.is_set():
             self._end_now.set()
         self._serving.draining = True
+        if self._batching is not None:
+            self._batching.runner.stop()
         self._drain.set()
 
     async def run(
@@ -172,6 +182,8 @@ class Lifecycle:
         engine = self._serving.engine
         try:
             if await self._first(starting, http):
+                if self._batching is not None:
+                    self._batching.runner.start()
                 if started is not None:
                     started(url, self._serving.template is not None)
                 await self._first(engine.failed.wait(), http)
@@ -185,6 +197,8 @@ class Lifecycle:
         finally:
             self._serving.draining = True
             await engine.close()
+            if self._batching is not None:
+                await self._batching.close()
 
     async def _first(self, work: Awaitable[object], other: asyncio.Task[None]) -> bool:
         """Waits for `work` (which is cancelled otherwise), the other task, or a signal; whether it

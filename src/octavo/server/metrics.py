@@ -10,7 +10,7 @@ KV groups of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -74,6 +74,11 @@ TABLE = (
     Row("request_refused", "counter", "Submissions refused by the engine.", ("reason",)),
     Row("engine_restarts", "counter", "Restarts of the engine process."),
     Row("engine_ready", "gauge", "1 while new requests are served, else 0."),
+    Row("batches_live", "gauge", "Durable batches that are not over."),
+    Row("batch_rows_pending", "gauge", "Rows of live batches that are not begun."),
+    Row("batch_rows_running", "gauge", "Rows of batches in flight."),
+    Row("batch_rows_done", "counter", "Rows of batches answered since the start."),
+    Row("batch_rows_failed", "counter", "Rows of batches that ended in an error."),
     Row("request_success", "counter", "Ended choices, by finish reason.", ("finished_reason",)),
     Row("time_to_first_token_seconds", "histogram", "Arrival to first token, a prompt.", (), SLOW),
     Row("inter_token_latency_seconds", "histogram", "Between outputs of a choice.", (), FAST),
@@ -148,7 +153,9 @@ class Metrics:
         self.generation_tokens = self._histogram("request_generation_tokens")
         self.choices = self._histogram("request_params_n")
         self.preemptions = self._histogram("request_num_preemptions")
-        self.registry.register(_EngineCollector(model, view))
+        self.batches: Callable[[], Mapping[str, float]] = dict
+        """Values of durable batches by metric; empty on a server without."""
+        self.registry.register(_EngineCollector(model, view, lambda: self.batches()))
 
     def finished(self, reason: str) -> None:
         """Count a choice that ended."""
@@ -171,12 +178,19 @@ class Metrics:
 class _EngineCollector(Collector):
     """Shows the engine's snapshot, row by row of the table."""
 
-    def __init__(self, model: str, view: Callable[[], EngineView]) -> None:
+    def __init__(
+        self,
+        model: str,
+        view: Callable[[], EngineView],
+        batches: Callable[[], Mapping[str, float]],
+    ) -> None:
         self._model = model
         self._view = view
+        self._batches = batches
 
     def collect(self) -> Iterable[Metric]:
         values = engine_values(self._view())
+        values |= {name: {"": value} for name, value in self._batches().items()}
         for row in TABLE:
             if row.name not in values:
                 continue

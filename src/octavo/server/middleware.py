@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,19 +68,25 @@ class RecordMiddleware:
 
 
 class BodyLimitMiddleware:
-    """413 for bodies over `limit` bytes, declared or counted; 408 for those that never end."""
+    """413 for bodies over `limit` bytes, declared or counted; 408 for those that never end.
+    `by_path` has other limits of single paths, with the options that set them."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(
+        self, app: ASGIApp, limit: int, by_path: Mapping[str, tuple[int, str]] | None = None
+    ) -> None:
         self.app = app
-        self.limit = limit
+        self.limit = (limit, "--max-body-size")
+        self.by_path = by_path or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit, option = self.by_path.get(scope["path"], self.limit)
+        too_large = _too_large(limit, option)
         for name, value in scope["headers"]:
-            if name == b"content-length" and int(value) > self.limit:
-                await self._too_large().response()(scope, receive, send)
+            if name == b"content-length" and int(value) > limit:
+                await too_large.response()(scope, receive, send)
                 return
         received = 0
         complete = False
@@ -101,16 +107,17 @@ class BodyLimitMiddleware:
                 ) from None
             received += len(message.get("body", b""))
             complete = not message.get("more_body", False)
-            if received > self.limit:
-                raise self._too_large()
+            if received > limit:
+                raise too_large
             return message
 
         await self.app(scope, bounded_receive, send)
 
-    def _too_large(self) -> ApiError:
-        return ApiError(
-            413,
-            f"The body is larger than the limit of {self.limit} bytes (--max-body-size).",
-            code="body_too_large",
-            headers={"connection": "close"},
-        )
+
+def _too_large(limit: int, option: str) -> ApiError:
+    return ApiError(
+        413,
+        f"The body is larger than the limit of {limit} bytes ({option}).",
+        code="body_too_large",
+        headers={"connection": "close"},
+    )

@@ -21,7 +21,9 @@ from collections import deque
 
 from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
+from octavo.core.deadlines import Deadlines
 from octavo.core.dedup import InFlightPrefixes
+from octavo.core.demand import Demand
 from octavo.core.events import Event, EventKind, Sink
 from octavo.core.policy import Policy
 from octavo.core.request import FinishReason, Output
@@ -51,6 +53,8 @@ class Lifecycle:
         """Finished sequences with rows in flight, by rid."""
         self.yielding = 0
         """Running sequences marked to be preempted."""
+        self.demand = Demand()
+        self.deadlines = Deadlines()
         self.unstarted_requests = 0
         self.unstarted_tokens = 0
         self.step = 0
@@ -65,6 +69,8 @@ class Lifecycle:
         self.live[live.submission.request_id] = live
         self.unstarted_requests += 1
         self.unstarted_tokens += len(live.submission.prompt)
+        self.demand.of(live).enter(live)
+        self.deadlines.add(live)
         if live.submission.alone:
             self.alone.append(live)
         self._enqueue_all(live)
@@ -235,10 +241,11 @@ class Lifecycle:
     def _start(self, live: Live, now: float) -> None:
         if live.started is None:
             live.started = now
-            self._no_longer_unstarted(live)
+            self._no_longer_unstarted(live, began=True)
             self.counters.prompt_tokens += len(live.submission.prompt)
 
-    def _no_longer_unstarted(self, live: Live) -> None:
+    def _no_longer_unstarted(self, live: Live, began: bool) -> None:
+        self.demand.of(live).leave(live, began)
         self.unstarted_requests -= 1
         self.unstarted_tokens -= len(live.submission.prompt)
 
@@ -259,8 +266,9 @@ class Lifecycle:
         if live.unfinished:
             return
         del self.live[live.submission.request_id]
+        self.deadlines.remove(live)
         if live.started is None:
-            self._no_longer_unstarted(live)
+            self._no_longer_unstarted(live, began=False)
         if live.submission.alone:
             was_active = self.alone[0] is live
             self.alone.remove(live)

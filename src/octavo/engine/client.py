@@ -44,6 +44,9 @@ from octavo.engine.totals import Totals
 
 log = logging.getLogger("octavo.engine")
 
+_UNREFUSED = 1024
+"""Requests that may be on their way beyond the engine's own bounds: it is the engine that refuses,
+for it knows when there will be room. The bound here is for an engine that does not answer."""
 _EXIT_PATIENCE = 5.0
 """Seconds that an engine gets to leave by itself when asked to."""
 
@@ -93,7 +96,7 @@ class AsyncEngine:
         self._closing = asyncio.Event()
         self._book = RequestBook(
             config.served_name,
-            config.max_waiting_requests + config.max_num_seqs,
+            config.max_waiting_requests + config.max_num_seqs + _UNREFUSED,
             max_buffered,
             self._send,
         )

@@ -34,6 +34,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     max_num_batched_tokens: int = 2048
     max_waiting_requests: int = 4096
     max_waiting_tokens: int = 8_000_000
+    max_queue_delay: float | None = None
     scheduling_policy: str = "fcfs"
     enable_prefix_caching: bool = True
     dtype: str = "auto"

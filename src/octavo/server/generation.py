@@ -62,6 +62,25 @@ def _likelihood(output: Output, kept: int) -> float:
     return output.cumulative_logprob - sum(entry.logprob for entry in beyond)
 
 
+def _check_room(serving: Serving, prompts: Sequence[list[int]]) -> None:
+    """Raise ParamError for prompts that even an engine at rest could not take all at once: they
+    would be refused for ever."""
+    if len(prompts) > serving.max_requests:
+        raise ParamError(
+            "prompt",
+            f"the request has {len(prompts)} prompts; the engine can run and queue "
+            f"{serving.max_requests} (--max-num-seqs and --max-waiting-requests together). Send "
+            "them in several requests.",
+        )
+    tokens = sum(map(len, prompts))
+    if len(prompts) > 1 and tokens > serving.max_waiting_tokens:
+        raise ParamError(
+            "prompt",
+            f"the {len(prompts)} prompts have {tokens} tokens; {serving.max_waiting_tokens} "
+            "may wait (--max-waiting-tokens). Send them in several requests.",
+        )
+
+
 class ChoiceRun:
     """One choice while it runs: its text and its times (time.monotonic)."""
 
@@ -118,7 +137,9 @@ class Generation:
         prompts: Sequence[list[int]],
         params: SamplingParams,
         priority: int = 0,
+        timeout: float | None = None,
     ) -> None:
+        _check_room(serving, prompts)
         if len(prompts) * params.choices > MAX_SEQUENCES:
             raise ParamError(
                 "n",
@@ -135,7 +156,7 @@ class Generation:
             seed = secrets.randbits(63) if params.seed is None else params.seed
             one = Submission(
                 f"{request_id}-{index}", prompt, fitted, seed, record.arrival, priority,
-                tenant=record.key_name or "",
+                tenant=record.key_name or "", timeout=timeout,
             )  # fmt: skip
             texts = [ChoiceText(serving.tokenizer, fitted, prompt) for _ in range(fitted.choices)]
             self._runs.append(PromptRun(index, one, [ChoiceRun(text) for text in texts]))

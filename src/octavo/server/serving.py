@@ -51,7 +51,8 @@ class Engine(Protocol):
 class Serving:
     """`names` are the served names, the first is the one reported. `defaults` are sampling defaults
     of the model's generation_config. `template` is None where the model has none. `vocab_size`
-    counts the embedding's rows. `loaded` is false until the engine started; `draining` once the
+    counts the embedding's rows. `max_requests` can run and wait in the engine at once, with
+    `max_waiting_tokens` of prompts. `loaded` is false until the engine started; `draining` once the
     server is on its way out."""
 
     engine: Engine
@@ -63,6 +64,8 @@ class Serving:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     caps: Caps = field(default_factory=Caps)
     heartbeat: float = 15.0
+    max_requests: int = 1 << 31
+    max_waiting_tokens: int = 1 << 53
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     metrics: Metrics = field(init=False)
@@ -129,4 +132,6 @@ def build_serving(
         vocab_size=model.vocab_size,
         defaults=generation,
         heartbeat=options.sse_heartbeat,
+        max_requests=config.max_num_seqs + config.max_waiting_requests,
+        max_waiting_tokens=config.max_waiting_tokens,
     )

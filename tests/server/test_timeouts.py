@@ -62,6 +62,9 @@ def test_late_answers_are_504_and_late_streams_end_with_an_error(
     last = stream.body.split(b"\n\n" if path != "/generate" else b"\n")
     assert b'"code":"deadline_exceeded"' in last[-2] and b"[DONE]" not in stream.body
     assert not fake.live
+    scrape = server.get("/metrics").body.decode()
+    counted = 'octavo:request_deadline_exceeded_total{model_name="tiny",stage="running"} 2.0'
+    assert counted in scrape
 
 
 @pytest.mark.parametrize("code", ["queue_full", "queue_delay", "deadline_unreachable"])

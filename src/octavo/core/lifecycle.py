@@ -21,7 +21,7 @@ from collections import deque
 
 from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
-from octavo.core.deadlines import Deadlines
+from octavo.core.deadlines import DEADLINE_EXCEEDED, Deadlines
 from octavo.core.dedup import InFlightPrefixes
 from octavo.core.demand import Demand
 from octavo.core.events import Event, EventKind, Sink
@@ -31,6 +31,14 @@ from octavo.core.sequence import Live, Sequence, State, Wait
 from octavo.core.stats import Counters
 from octavo.core.tables import Tables
 from octavo.core.waiting import WaitingQueue
+
+_RECLAIMED = {
+    FinishReason.STOP: "finished",
+    FinishReason.LENGTH: "finished",
+    FinishReason.ABORT: "aborted",
+    FinishReason.ERROR: "failed",
+}
+"""Why the blocks of an ended sequence go back to the pool."""
 
 
 class Lifecycle:
@@ -105,15 +113,15 @@ class Lifecycle:
         """Out of the queue, to begin."""
         self._queue_of(sequence).remove(sequence)
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence, cause: str = "memory") -> None:
         """RUNNING to WAITING: the blocks go, all known tokens are computed again later."""
         self.emit(EventKind.PREEMPTED, sequence, sequence.computed)
-        self.counters.preemptions += 1
+        self.counters.preempted(cause)
         sequence.preemptions += 1
         self.unyield(sequence)
         self.running.remove(sequence)
         woken = self.dedup.stop(sequence)
-        self.tables.release(sequence.tables)
+        self.counters.reclaim("preempted", self.tables.release(sequence.tables))
         self._tell_ended(sequence)
         sequence.computed = sequence.published = sequence.write_from = 0
         sequence.scored = len(sequence.live.prompt_logprobs)
@@ -162,6 +170,7 @@ class Lifecycle:
         output = output or self.output(sequence)
         output.finish_reason = reason
         output.error, output.error_code = error, code
+        sequence.reclaim = "expired" if code == DEADLINE_EXCEEDED else _RECLAIMED[reason]
         state, sequence.state = sequence.state, State.FINISHED
         live = sequence.live
         woken: list[Sequence] = []
@@ -178,7 +187,7 @@ class Lifecycle:
             if sequence.rows_in_flight:
                 self.lingering[sequence.rid] = sequence
             else:
-                self.tables.release(sequence.tables)
+                self._give_back(sequence)
         self._tell_ended(sequence)
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.lengths.record(sequence.outputs)
@@ -201,7 +210,7 @@ class Lifecycle:
         """A finished sequence's row was collected: with the last one its blocks are released."""
         if not sequence.rows_in_flight:
             del self.lingering[sequence.rid]
-            self.tables.release(sequence.tables)
+            self._give_back(sequence)
 
     # ---- what is told -------------------------------------------------------------------------
 
@@ -230,6 +239,9 @@ class Lifecycle:
 
     # ---- within -------------------------------------------------------------------------------
 
+    def _give_back(self, sequence: Sequence) -> None:
+        self.counters.reclaim(sequence.reclaim, self.tables.release(sequence.tables))
+
     def _queue_of(self, sequence: Sequence) -> WaitingQueue:
         return self.alone_queue if sequence.alone else self.queue
 
@@ -242,7 +254,7 @@ class Lifecycle:
         if live.started is None:
             live.started = now
             self._no_longer_unstarted(live, began=True)
-            self.counters.prompt_tokens += len(live.submission.prompt)
+            self.counters.looked_up(len(live.submission.prompt), live.cached_tokens or 0)
 
     def _no_longer_unstarted(self, live: Live, began: bool) -> None:
         self.demand.of(live).leave(live, began)

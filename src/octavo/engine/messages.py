@@ -134,6 +134,9 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     blocks_evicted_total: int = 0
     finished_total: dict[str, int] = {}
     refused_total: dict[str, int] = {}
+    preemption_causes_total: dict[str, int] = {}
+    blocks_reclaimed_total: dict[str, int] = {}
+    prefix_hit_rate: float = 0.0
     nonfinite_total: int = 0
     steps_total: int = 0
     step_seconds_total: float = 0.0

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from octavo.core.deadlines import DEADLINE_EXCEEDED
 from octavo.core.params import ParamError, SamplingParams
 from octavo.core.plan import TokenLogprob
 from octavo.core.request import FinishReason, Output, Refused, Submission
@@ -197,6 +198,8 @@ class Generation:
         assert run.stream is not None
         async for output in run.stream:
             if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                if output.error_code == DEADLINE_EXCEEDED:
+                    self._serving.metrics.expired(run.started)
                 raise from_output(output)
             piece = self._take(run, output)
             if piece.delta.abort:

@@ -94,6 +94,7 @@ def test_d04_every_route_but_the_open_ones(guarded: LiveServer) -> None:
     guarded.on_loop(add())
     routes = [(route.path, method) for route in guarded.app.routes for method in route.methods]
     assert len(routes) > 12
+    guarded.serving.begin_drain = lambda timeout: 0.0  # nobody runs this server
     for path, method in routes:
         path = path.replace("{name:path}", "tiny")
         for headers in (
@@ -113,6 +114,7 @@ def test_d04_every_route_but_the_open_ones(guarded: LiveServer) -> None:
                 assert answer.error["type"] == "authentication_error"
         assert guarded.request(method, path, None, {"authorization": "bearer sk-root"}).status in (
             200,
+            202,
             400,
         )
     assert guarded.get("/brand-new", authorization="Bearer sk-alice").status == 403

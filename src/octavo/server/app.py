@@ -20,7 +20,7 @@ from starlette.types import Scope
 
 from octavo.core.params import ParamError
 from octavo.core.request import Refused
-from octavo.server import chat, completions, legacy, probes, tokens
+from octavo.server import chat, completions, control, legacy, probes, tokens
 from octavo.server.auth import AuthMiddleware, Key
 from octavo.server.errors import ApiError, from_param, from_refused
 from octavo.server.middleware import BodyLimitMiddleware, RecordMiddleware
@@ -46,6 +46,9 @@ def routes() -> list[Route]:
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/generate", legacy.generate, methods=["POST"]),
+        Route("/drain", control.drain, methods=["POST"]),
+        Route("/pause", control.pause, methods=["POST"]),
+        Route("/resume", control.resume, methods=["POST"]),
     ]
 
 
@@ -96,6 +99,7 @@ def build_app(
     )
     app.router.redirect_slashes = False
     app.state.serving = serving
+    app.state.allowed_origins = frozenset(allowed_origins)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from configparser import ConfigParser
@@ -16,6 +17,7 @@ from octavo.config import resolve, table
 from octavo.server.app import routes
 from octavo.server.auth import OPEN_PATHS
 from octavo.server.lifecycle import ENGINE_FAILED
+from octavo.server.metrics import EngineView, Metrics, metric_reference
 from octavo.server.watchdog import API_STUCK
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -118,3 +120,36 @@ def test_routes_and_flags_that_the_page_names_exist() -> None:
     assert named == {"/health", "/ready", "/drain", "/pause", "/resume"} and named <= PATHS
     for flag in re.findall(r"`(--[a-z-]+)", text):
         assert flag in ROWS, flag
+
+
+def queries() -> list[str]:
+    board = json.loads((DOCS / "examples" / "grafana.json").read_text())
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+def test_f05_every_metric_of_the_dashboard_is_served() -> None:
+    """Against a scrape, with the suffixes that it has; metrics with labels that have no value yet
+    are listed by name."""
+    metrics = Metrics("m", lambda: EngineView(None, 0, True))
+    scrape = metrics.scrape()[0].decode()
+    listed = set(re.findall(r"^# TYPE (\S+) counter", scrape, re.M))
+    served = set(re.findall(r"^(octavo:\w+)", scrape, re.M)) | listed
+    named = {name for query in queries() for name in re.findall(r"octavo:\w+", query)}
+    assert len(named) > 15
+    assert named <= served, named - served
+
+
+def test_f05_shares_are_averaged_and_counters_are_rates() -> None:
+    """So that the board is right for several instances, too."""
+    kinds = {name: kind for name, kind, _ in metric_reference()}
+    shares = {"octavo:kv_cache_usage_perc", "octavo:kv_slots_filled_ratio", "octavo:kv_share_ratio"}
+    for query in queries():
+        for name in re.findall(r"octavo:\w+", query):
+            kind = kinds.get(name) or kinds[name.removesuffix("_bucket")]
+            if kind == "counter":
+                assert re.search(rf"(rate|increase)\({name}\[", query), query
+            elif kind == "histogram":
+                assert query.startswith("histogram_quantile(") and f"rate({name}[" in query
+            if name in shares:
+                assert query.startswith("avg"), query
+        assert "model_name" not in query, "one board for every model"

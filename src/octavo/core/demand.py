@@ -78,6 +78,15 @@ class Demand:
             return (realtime,)
         return (self._classes[ServiceClass.BATCH], realtime)
 
+    def counts(self) -> tuple[int, int]:
+        """Unstarted requests and their prompt tokens, of all classes. Raises ValueError where a
+        count makes no sense."""
+        for one, backlog in self._classes.items():
+            if not 0 <= backlog.left <= backlog.requests:
+                raise ValueError(f"{backlog.left} of {backlog.requests} {one} requests were left")
+        backlogs = self._classes.values()
+        return sum(one.requests for one in backlogs), sum(one.tokens for one in backlogs)
+
     def planned(self, next_rid: int) -> None:
         for backlog in self._classes.values():
             backlog.planned(next_rid)

@@ -192,6 +192,7 @@ def _engine_config(
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_waiting_requests=options.max_waiting_requests,
         max_waiting_tokens=options.max_waiting_tokens,
+        max_queue_delay=options.max_queue_delay,
         scheduling_policy=options.scheduling_policy,
         enable_prefix_caching=options.enable_prefix_caching,
         dtype=options.dtype,

@@ -91,18 +91,36 @@ def test_a_guess_stays_within_the_limit(
     assert min(1, more) <= lengths.remaining(produced, produced + more, caution) <= more
 
 
-def test_throughput_needs_two_times() -> None:
+def test_throughput_needs_a_step_that_took_time() -> None:
     rate = Throughput()
     assert rate.retry_after(1e9) == 1.0
-    rate.record(1.0, 100)
-    rate.record(1.0, 100)
-    assert rate.tokens_per_second is None
+    rate.record(1.0, 100, began=1.0)
+    assert (rate.tokens_per_second, rate.prompt_tokens_per_second, rate.step_seconds) == (None,) * 3
+    rate.record(3.0, 100, began=2.0)
+    assert (rate.tokens_per_second, rate.step_seconds) == (50.0, 2.0)
+
+
+def test_rest_is_not_computing() -> None:
+    rate = Throughput()
+    rate.record(1.0, 100, began=0.0)
+    rate.rest()
+    rate.record(101.0, 100, began=100.0)
+    assert rate.tokens_per_second == 100.0
+
+
+def test_prompts_are_judged_by_large_steps() -> None:
+    rate = Throughput()
+    for i in range(1, 101):
+        tokens = 500 if i % 10 == 0 else 8
+        rate.record(float(i), tokens, began=float(i - 1))
+    assert rate.prompt_tokens_per_second == 500.0
+    assert rate.tokens_per_second == pytest.approx(57.2)
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(10, 1.0), (950, 10.0), (10**9, 600.0)])
 def test_retry_after_is_whole_and_bounded(tokens: int, seconds: float) -> None:
     rate = Throughput()
     for i in range(3 * STEPS):
-        rate.record(float(i), 100)
+        rate.record(float(i), 100, began=float(i))
     assert rate.tokens_per_second == 100.0
     assert rate.retry_after(tokens) == seconds

@@ -49,14 +49,16 @@ def test_a_running_id_is_refused_and_may_come_again_later() -> None:
 
 def test_queue_bound_in_requests() -> None:
     driver = Driver(small_pool(max_waiting_requests=2, max_num_seqs=1))
-    for name in "ab":
+    for name in "abc":  # the first will begin with the next step: it does not wait
         driver.add(submission(name, [1, 2], max_tokens=4))
-    refusal = refuse(driver, "c", [1, 2])
+    refusal = refuse(driver, "d", [1, 2])
     assert (refusal.code, refusal.retry_after) == ("queue_full", 1.0)
-    assert "2 requests with 4 prompt tokens" in str(refusal)
+    assert "3 requests with 6 prompt tokens" in str(refusal)
     driver.step()
-    driver.add(submission("c", [1, 2], max_tokens=4))
-    assert driver.scheduler.stats().refused_total == {"queue_full": 1}
+    assert refuse(driver, "d", [1, 2]).code == "queue_full"
+    driver.abort("c")
+    driver.add(submission("d", [1, 2], max_tokens=4))
+    assert driver.scheduler.stats().refused_total == {"queue_full": 2}
     driver.run()
     driver.verify()
 

@@ -34,6 +34,8 @@ def test_fuzz_bulk(share: int) -> None:
             if event.detail:
                 seen[event.detail] = seen.get(event.detail, 0) + 1
         seen["copies"] = seen.get("copies", 0) + fuzz.driver.scheduler.counters.copies
+        late = sum(one.error_code == "deadline_exceeded" for one in fuzz.driver.finals.values())
+        seen["late"] = seen.get("late", 0) + late
     assert planned >= TOTAL_STEPS / SHARES
     # A fuzzer that never gets there proves nothing.
     for what, least in {
@@ -46,6 +48,9 @@ def test_fuzz_bulk(share: int) -> None:
         "stop": 100,
         "length": 1000,
         "queue_full": 100,
+        "queue_delay": 20,
+        "deadline_unreachable": 20,
+        "late": 50,
         "request_too_large": 100,
     }.items():
         assert seen.get(what, 0) >= least, (what, seen)

@@ -69,7 +69,7 @@ async def test_refusals_come_with_their_code(start_engine) -> None:
     with pytest.raises(Refused, match="in use"):
         engine.submit(submission("r1", [1]))
     with pytest.raises(Refused) as refused:
-        engine.submit(submission("r9", [1]))
+        await collect(engine.submit(submission("r9", [1])))
     assert refused.value.code == "queue_full"
     assert refused.value.retry_after
     await streams.pop(0).abort()

@@ -118,6 +118,7 @@ def test_b08_a_failed_row_ends_its_request_alone() -> None:
 
 @pytest.mark.parametrize("fault", [RAISES, NO_MEMORY])
 def test_d01b_a_step_that_raises_fails_its_rows_and_the_engine_goes_on(fault: int) -> None:
+    """For want of memory too (C12)."""
     executor = FaultyExecutor()
     core, _ = make_core(executor, max_num_seqs=2)
     core.add(submission("beside", [1]))

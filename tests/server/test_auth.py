@@ -94,6 +94,7 @@ def test_d04_every_route_but_the_open_ones(guarded: LiveServer) -> None:
     guarded.on_loop(add())
     routes = [(route.path, method) for route in guarded.app.routes for method in route.methods]
     assert len(routes) > 12
+    guarded.serving.begin_drain = lambda timeout: 0.0  # nobody runs this server
     for path, method in routes:
         path = path.replace("{name:path}", "tiny")
         for headers in (
@@ -115,7 +116,7 @@ def test_d04_every_route_but_the_open_ones(guarded: LiveServer) -> None:
         if path.startswith(("/v1/files", "/v1/batches")) and method != "HEAD":
             assert answer.error["code"] == "batches_disabled", "past the guard, but none are kept"
         elif not path.startswith(("/v1/files", "/v1/batches")):
-            assert answer.status in (200, 400)
+            assert answer.status in (200, 202, 400)
     assert guarded.get("/brand-new", authorization="Bearer sk-alice").status == 403
     assert guarded.get("/brand-new", authorization="Bearer sk-root").body == b"secret"
     assert guarded.get("/no-such-route").status == 401

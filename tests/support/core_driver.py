@@ -5,6 +5,7 @@ Also here: the SMALL-POOL configuration and the leak oracle.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -133,6 +134,8 @@ class Driver:
         self.now += 1.0
         plan = self.scheduler.schedule(self.now)
         check_plan(self.scheduler, plan)
+        for live in self.scheduler.books.live.values():
+            assert (live.submission.deadline or math.inf) > self.now, "it is late and goes on"
         outputs: list[Output] = []
         if not plan.empty:
             self.steps += 1

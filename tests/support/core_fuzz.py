@@ -10,7 +10,7 @@ from octavo.core.admission import OutputLengths
 from octavo.core.blocks import GroupSpec, span_blocks
 from octavo.core.config import SchedulerConfig
 from octavo.core.plan import Row, StepPlan
-from octavo.core.request import ChoiceState, Submission
+from octavo.core.request import ChoiceState, ServiceClass, Submission
 from support.core_driver import EOS, VOCAB, Driver, expected_stream, submission
 from support.shadow_tier import ShadowTier
 
@@ -33,6 +33,7 @@ def random_config(rng: Random) -> SchedulerConfig:
         eos_token_ids=(EOS,) if rng.random() < 0.5 else (),
         policy=rng.choice(("fcfs", "priority")),
         groups=groups,
+        max_queue_delay=rng.choice((None, None, 10.0)),
     )
 
 
@@ -139,6 +140,8 @@ class Fuzz:
                 "alone": rng.random() < 0.1,
                 "salt": rng.choice(("", "", "a")),
                 "adapter": rng.choice((None, None, "a")),
+                "timeout": rng.choice((None, None, None, rng.uniform(1, 60))),
+                "service_class": rng.choice(list(ServiceClass)),
             }
         if options["max_tokens"] is not None:
             options["min_tokens"] = min(options.get("min_tokens", 0), options["max_tokens"])

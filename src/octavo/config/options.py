@@ -197,6 +197,13 @@ class Options:
         "The most prompt tokens that may wait; beyond it clients get 429.",
         ("max_num_queued_tokens",),
     )
+    max_queue_delay: float | None = option(
+        Number(above=0, high=86400),
+        None,
+        ENGINE,
+        "The longest wait, in seconds, that a new request may be predicted to have before it "
+        "begins; beyond it clients get 429 with a computed Retry-After; unset: no bound.",
+    )
     backend: str = option(
         Text(("auto", "cpu", "reference", "cuda")),
         "auto",

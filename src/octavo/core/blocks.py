@@ -140,11 +140,13 @@ class BlockPool:
             self._held += 1
         self._refs[block] += 1
 
-    def release(self, table: Sequence[int]) -> None:
-        """Give back one reference to each block of a table, last block first.
+    def release(self, table: Sequence[int]) -> int:
+        """Give back one reference to each block of a table, last block first; returns how many
+        blocks nobody holds any more.
 
         Raises BlockError where a block is not held (freed twice); nothing of the rest is touched.
         """
+        held = self._held
         for block in reversed(table):
             refs = self._refs[block]
             if refs <= 0:
@@ -157,6 +159,7 @@ class BlockPool:
                 else:
                     self._cached += 1
                     self._link(block, self._previous[self.total])
+        return held - self._held
 
     def publish(self, block: int, content: bytes) -> None:
         """Make a held, full block findable. Content that is known already keeps its first block."""

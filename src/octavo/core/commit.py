@@ -76,7 +76,7 @@ def _commit_row(books: Lifecycle, flight: Flight, answer: RowResult, now: float)
         books.fork(sequence, now)
     # After the forks have taken their share: they see one token more.
     if books.tables.windowed:
-        books.tables.slide(sequence.tables, sequence.computed)
+        books.counters.reclaim("window", books.tables.slide(sequence.tables, sequence.computed))
     if not sequence.samples:
         return _end_of_prompt(books, sequence) if prompt_done else []
     if not flight.samples:

@@ -20,7 +20,8 @@ class SchedulerConfig:
     `max_num_seqs` bounds the rows of a step and `max_num_batched_tokens` its tokens; no more
     sequences run than either allows, so that every one of them can decode in every step.
     `eos_token_ids` end a sequence unless it ignores them. `fingerprint` keys the prefix cache.
-    `policy` is "fcfs" or "priority".
+    `policy` is "fcfs" or "priority". A realtime request that is predicted to wait longer than
+    `max_queue_delay` seconds for its first row is refused.
     """
 
     num_blocks: int
@@ -34,6 +35,7 @@ class SchedulerConfig:
     eos_token_ids: tuple[int, ...] = ()
     fingerprint: str = ""
     policy: str = "fcfs"
+    max_queue_delay: float | None = None
     groups: tuple[GroupSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,6 +50,8 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_queue_delay is not None and self.max_queue_delay <= 0:
+            raise ValueError(f"max_queue_delay is {self.max_queue_delay}; it must be above 0")
         if any(group.block_size != self.block_size for group in self.groups):
             raise ValueError(f"every KV group must have block_size {self.block_size}")
 

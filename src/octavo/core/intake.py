@@ -10,6 +10,13 @@ Refusals (`Refused.code`):
     request_too_large         the blocks of the prompt (and of one more token for each choice)
                               exceed the whole pool of a KV group: it could never run
     queue_full                too many requests or tokens wait; `retry_after` says for how long
+    queue_delay               it would wait longer than max_queue_delay; `retry_after` as above
+    deadline_unreachable      with all that wait before it, it would miss its own deadline;
+                              `retry_after` as above
+    deadline_exceeded         its deadline has passed already
+
+queue_full, queue_delay and deadline_unreachable are about load: an engine at rest takes the same
+request.
 
 A prompt plus max_tokens beyond the context or the pool is taken: the sequence ends there with
 finish_reason "length".
@@ -17,11 +24,13 @@ finish_reason "length".
 
 from __future__ import annotations
 
+from octavo.core.deadlines import DEADLINE_EXCEEDED, late_message
+from octavo.core.delay import predict
 from octavo.core.lifecycle import Lifecycle
 from octavo.core.prefix import root_hash
-from octavo.core.request import ChoiceState, FinishReason, Refused, Submission
+from octavo.core.request import ChoiceState, FinishReason, Refused, ServiceClass, Submission
 from octavo.core.sequence import Live, Sequence, State, Wait
-from octavo.core.throughput import Throughput
+from octavo.core.throughput import Throughput, whole_seconds
 
 
 class Intake:
@@ -29,12 +38,15 @@ class Intake:
         self._books = books
         self._config = books.config
         self._throughput = throughput
-        self._next_rid = 0
+        self.next_rid = 0
 
-    def accept(self, submission: Submission, hashes: list[bytes]) -> Live | None:
+    def accept(self, submission: Submission, hashes: list[bytes], now: float) -> Live | None:
         """The request's sequences, not entered yet; None if all its choices were finished."""
         self._refuse_unfit(submission)
-        self._refuse_full(submission)
+        if not submission.resumed:
+            # Resumed requests were taken before; a crash must not turn them away.
+            self._refuse_full(submission)
+            self._refuse_late(submission, now)
         states = [
             state
             for state in submission.resumed
@@ -72,9 +84,9 @@ class Intake:
         limit = self._config.max_model_len
         if submission.params.max_tokens is not None:
             limit = min(limit, prompt_len + submission.params.max_tokens)
-        self._next_rid += 1
+        self.next_rid += 1
         return Sequence(
-            rid=self._next_rid - 1,
+            rid=self.next_rid - 1,
             live=live,
             choice=state.choice,
             tokens=[*submission.prompt, *state.tokens],
@@ -127,17 +139,20 @@ class Intake:
         return min(length // size + of_each, span) + (params.choices - 1) * of_each
 
     def _refuse_full(self, submission: Submission) -> None:
-        """Resumed requests were taken before; a crash must not turn them away."""
         books, config = self._books, self._config
-        if submission.resumed:
-            return
-        requests = books.unstarted_requests + 1 - config.max_waiting_requests
+        # Those that will begin with the next step do not wait.
+        free = 0 if self._held_up() else max(0, config.max_running - len(books.running))
+        requests = books.unstarted_requests + 1 - config.max_waiting_requests - free
         tokens = books.unstarted_tokens + len(submission.prompt) - config.max_waiting_tokens
         # A queue that is empty takes any request that fits the engine at all.
         if books.unstarted_requests == 0 or (requests <= 0 and tokens <= 0):
             return
         mean = books.unstarted_tokens / books.unstarted_requests
-        wait = self._throughput.retry_after(max(tokens, requests * mean))
+        begin = books.demand.ahead_of(submission.service_class)[0].starts_per_second
+        if begin is None:
+            wait = self._throughput.retry_after(max(tokens, requests * mean))
+        else:
+            wait = whole_seconds(max(requests, tokens / mean) / begin)
         raise Refused(
             f"{books.unstarted_requests} requests with {books.unstarted_tokens} prompt tokens are "
             f"waiting; the limits are {config.max_waiting_requests} and "
@@ -145,3 +160,48 @@ class Intake:
             "queue_full",
             retry_after=wait,
         )
+
+    def _held_up(self) -> bool:
+        """Whether requests were left waiting by the latest step."""
+        ahead = self._books.demand.ahead_of(ServiceClass.BATCH)
+        return any(backlog.left for backlog in ahead)
+
+    def _refuse_late(self, submission: Submission, now: float) -> None:
+        """By the prediction. Only waiting is held against a request: what an engine at rest could
+        not do in time is tried, for the prediction may be wrong and no later time is better."""
+        bound = self._config.max_queue_delay
+        if submission.service_class is not ServiceClass.REALTIME:
+            bound = None  # its work can wait
+        deadline = submission.deadline
+        if bound is None and deadline is None:
+            return
+        left = None if deadline is None else deadline - now
+        if left is not None and left <= 0:
+            raise Refused(late_message(submission, False, 0), DEADLINE_EXCEEDED, "timeout")
+        expected = predict(self._books, self._throughput, submission)
+        waiting = (
+            f"{self._books.unstarted_requests} requests are waiting, and this one would wait about "
+            f"{expected.queue:.1f} s to begin"
+        )
+        if bound is not None and expected.queue > bound:
+            wait = whole_seconds(expected.queue - bound)
+            raise Refused(
+                f"{waiting}; the limit is {bound:g} s (--max-queue-delay). Try again in "
+                f"{wait:.0f} s.",
+                "queue_delay",
+                retry_after=wait,
+            )
+        if left is None or expected.queue <= 0:
+            return
+        # In an empty queue it would end in time, or at least begin its answer in time.
+        in_time = expected.end if expected.end - expected.queue <= left else expected.first_token
+        if in_time > left:
+            wait = whole_seconds(min(expected.queue, in_time - left))
+            raise Refused(
+                f"{waiting}, have its first token after {expected.first_token:.1f} s and end after "
+                f"{expected.end:.1f} s; its deadline is in {left:.1f} s. Try again in {wait:.0f} "
+                "s, or give it more time.",
+                "deadline_unreachable",
+                "timeout",
+                wait,
+            )

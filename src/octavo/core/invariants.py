@@ -86,6 +86,12 @@ def _check_states(scheduler: Scheduler) -> None:
     tokens = sum(len(live.submission.prompt) for live in unstarted)
     if (len(unstarted), tokens) != (books.unstarted_requests, books.unstarted_tokens):
         raise InvariantError("waiting requests or tokens are miscounted")
+    if books.demand.counts() != (len(unstarted), tokens):
+        raise InvariantError("the classes' waiting requests or tokens are miscounted")
+    if len(books.deadlines) != sum(
+        live.submission.deadline is not None for live in books.live.values()
+    ):
+        raise InvariantError("deadlines are miscounted")
     if any(not sequence.rows_in_flight for sequence in books.lingering.values()):
         raise InvariantError("a finished sequence lingers without rows in flight")
 

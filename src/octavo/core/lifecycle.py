@@ -21,7 +21,9 @@ from collections import deque
 
 from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
+from octavo.core.deadlines import DEADLINE_EXCEEDED, Deadlines
 from octavo.core.dedup import InFlightPrefixes
+from octavo.core.demand import Demand
 from octavo.core.events import Event, EventKind, Sink
 from octavo.core.plan import Load
 from octavo.core.policy import Policy
@@ -31,6 +33,14 @@ from octavo.core.stats import Counters
 from octavo.core.tables import Tables
 from octavo.core.tier import Tier, TierBook
 from octavo.core.waiting import WaitingQueue
+
+_RECLAIMED = {
+    FinishReason.STOP: "finished",
+    FinishReason.LENGTH: "finished",
+    FinishReason.ABORT: "aborted",
+    FinishReason.ERROR: "failed",
+}
+"""Why the blocks of an ended sequence go back to the pool."""
 
 
 class Lifecycle:
@@ -60,6 +70,8 @@ class Lifecycle:
         """Finished sequences with rows in flight, by rid."""
         self.yielding = 0
         """Running sequences marked to be preempted."""
+        self.demand = Demand()
+        self.deadlines = Deadlines()
         self.unstarted_requests = 0
         self.unstarted_tokens = 0
         self.step = 0
@@ -74,6 +86,8 @@ class Lifecycle:
         self.live[live.submission.request_id] = live
         self.unstarted_requests += 1
         self.unstarted_tokens += len(live.submission.prompt)
+        self.demand.of(live).enter(live)
+        self.deadlines.add(live)
         if live.submission.alone:
             self.alone.append(live)
         self._enqueue_all(live)
@@ -118,15 +132,15 @@ class Lifecycle:
         """Out of the queue, to begin."""
         self._queue_of(sequence).remove(sequence)
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence, cause: str = "memory") -> None:
         """RUNNING to WAITING: the blocks go, all known tokens are computed again later."""
         self.emit(EventKind.PREEMPTED, sequence, sequence.computed)
-        self.counters.preemptions += 1
+        self.counters.preempted(cause)
         sequence.preemptions += 1
         self.unyield(sequence)
         self.running.remove(sequence)
         woken = self.dedup.stop(sequence)
-        self.tables.release(sequence.tables)
+        self.counters.reclaim("preempted", self.tables.release(sequence.tables))
         self._tell_ended(sequence)
         sequence.computed = sequence.published = sequence.write_from = 0
         sequence.fetched = False
@@ -176,6 +190,7 @@ class Lifecycle:
         output = output or self.output(sequence)
         output.finish_reason = reason
         output.error, output.error_code = error, code
+        sequence.reclaim = "expired" if code == DEADLINE_EXCEEDED else _RECLAIMED[reason]
         state, sequence.state = sequence.state, State.FINISHED
         live = sequence.live
         woken: list[Sequence] = []
@@ -194,7 +209,7 @@ class Lifecycle:
             if sequence.rows_in_flight:
                 self.lingering[sequence.rid] = sequence
             else:
-                self.tables.release(sequence.tables)
+                self._give_back(sequence)
         self._tell_ended(sequence)
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.lengths.record(sequence.outputs)
@@ -217,7 +232,7 @@ class Lifecycle:
         """A finished sequence's row was collected: with the last one its blocks are released."""
         if not sequence.rows_in_flight:
             del self.lingering[sequence.rid]
-            self.tables.release(sequence.tables)
+            self._give_back(sequence)
 
     # ---- what is told -------------------------------------------------------------------------
 
@@ -246,6 +261,9 @@ class Lifecycle:
 
     # ---- within -------------------------------------------------------------------------------
 
+    def _give_back(self, sequence: Sequence) -> None:
+        self.counters.reclaim(sequence.reclaim, self.tables.release(sequence.tables))
+
     def _queue_of(self, sequence: Sequence) -> WaitingQueue:
         return self.alone_queue if sequence.alone else self.queue
 
@@ -257,10 +275,11 @@ class Lifecycle:
     def _start(self, live: Live, now: float) -> None:
         if live.started is None:
             live.started = now
-            self._no_longer_unstarted(live)
-            self.counters.prompt_tokens += len(live.submission.prompt)
+            self._no_longer_unstarted(live, began=True)
+            self.counters.looked_up(len(live.submission.prompt), live.cached_tokens or 0)
 
-    def _no_longer_unstarted(self, live: Live) -> None:
+    def _no_longer_unstarted(self, live: Live, began: bool) -> None:
+        self.demand.of(live).leave(live, began)
         self.unstarted_requests -= 1
         self.unstarted_tokens -= len(live.submission.prompt)
 
@@ -281,8 +300,9 @@ class Lifecycle:
         if live.unfinished:
             return
         del self.live[live.submission.request_id]
+        self.deadlines.remove(live)
         if live.started is None:
-            self._no_longer_unstarted(live)
+            self._no_longer_unstarted(live, began=False)
         if live.submission.alone:
             was_active = self.alone[0] is live
             self.alone.remove(live)

@@ -180,7 +180,6 @@ class Planner:
             books.dedup.own(sequence, hits, full)
         if sequence.live.cached_tokens is None:
             sequence.live.cached_tokens = min(sequence.computed, sequence.prompt_len - 1)
-            books.counters.cached_tokens += sequence.live.cached_tokens
         books.emit(EventKind.ADMITTED, sequence, sequence.computed)
         books.begin(sequence, now)
         place_row(books, plan, sequence, count)

@@ -57,6 +57,13 @@ class Submission:
     alone: bool = False
     """Its rows share a step with no other request's (a suspect after crashes): at most one such
     request is active, and its steps alternate with the others'."""
+    timeout: float | None = None
+    """Seconds from arrival within which it has to be complete; past that it is failed."""
+
+    @property
+    def deadline(self) -> float | None:
+        """On the clock that `arrival` was read from."""
+        return None if self.timeout is None else self.arrival + self.timeout
 
 
 @dataclass(slots=True)
@@ -87,7 +94,7 @@ class Output:
 
 class Refused(Exception):
     """A submission that is not taken. `code` is stable for programs; `retry_after` in seconds is
-    set where waiting helps (a full queue)."""
+    set where waiting helps (a full or slow queue)."""
 
     def __init__(
         self, message: str, code: str, param: str | None = None, retry_after: float | None = None

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from octavo.core.commit import Flight, commit_rows
 from octavo.core.config import SchedulerConfig
+from octavo.core.deadlines import expire
 from octavo.core.events import Event, EventKind, Sink
 from octavo.core.intake import Intake
 from octavo.core.lifecycle import Lifecycle
@@ -58,19 +59,30 @@ class Scheduler:
         self._planner = Planner(self.books)
         self._throughput = Throughput()
         self._intake = Intake(self.books, self._throughput)
+        self._began: dict[int, float] = {}
+        """When each step in flight was planned."""
         self._last_alone = False
         self._stalled = False
 
-    def add(self, submission: Submission, block_hashes: list[bytes] | None = None) -> None:
+    def add(
+        self,
+        submission: Submission,
+        block_hashes: list[bytes] | None = None,
+        now: float | None = None,
+    ) -> None:
         """Queue a request. Raises Refused, and then keeps nothing of it.
 
         `block_hashes` replaces the hashes of the prompt's full blocks, for traces that name blocks
         instead of tokens. A request with nothing to compute (max_tokens 0 without prompt logprobs)
-        is finished at once; its outputs come with the next ones.
+        is finished at once; its outputs come with the next ones. `now` is its arrival unless said.
         """
         self._stalled = False
+        if not self.books.live:
+            self._throughput.rest()
         try:
-            live = self._intake.accept(submission, block_hashes or [])
+            live = self._intake.accept(
+                submission, block_hashes or [], submission.arrival if now is None else now
+            )
         except Refused as refused:
             counts = self.books.counters.refused
             counts[refused.code] = counts.get(refused.code, 0) + 1
@@ -97,6 +109,7 @@ class Scheduler:
                 f"{MAX_IN_FLIGHT} steps are in flight; commit one before planning the next"
             )
         books = self.books
+        books.ready += expire(books, now)
         plan = StepPlan(step=books.step)
         plan.transfers += books.tier.stores()
         books.running.sort(key=books.policy.key)
@@ -118,8 +131,10 @@ class Scheduler:
                 )
                 for row in plan.rows
             ]
+            self._began[plan.step] = now
             books.step += 1
             books.counters.steps += 1
+        books.demand.planned(self._intake.next_rid)
         self._stalled = plan.empty and not (self.flights or books.ready)
         return plan
 
@@ -128,8 +143,10 @@ class Scheduler:
         if plan.step != next(iter(self.flights), None):
             raise RuntimeError(f"step {plan.step} is not the oldest one in flight")
         flights = self.flights.pop(plan.step)
+        began = self._began.pop(plan.step)
         if flights:
-            self._throughput.record(now, sum(flight.count for flight in flights))
+            tokens = sum(flight.count for flight in flights)
+            self.books.demand.passed(self._throughput.record(now, tokens, began))
         outputs = commit_rows(self.books, flights, plan, result, now)
         return self._take_ready() + outputs
 

@@ -113,6 +113,8 @@ class Sequence:
     planned_step: int = -1
     preemptions: int = 0
     cumulative_logprob: float = 0.0
+    reclaim: str = ""
+    """Why its blocks go back to the pool, once it has ended."""
     reported: bool = False
     """Its first output was given."""
 

@@ -6,11 +6,16 @@ Does not know: metrics formats.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from octavo.core.lifecycle import Lifecycle
+
+
+RECENT = 1000
+"""Requests whose prompts count for the recent hit rate."""
 
 
 @dataclass(slots=True)
@@ -32,6 +37,32 @@ class Counters:
     """Choices by finish reason."""
     refused: dict[str, int] = field(default_factory=dict)
     """Requests by refusal code."""
+    preemption_causes: dict[str, int] = field(default_factory=dict)
+    reclaimed: dict[str, int] = field(default_factory=dict)
+    """Blocks that went from a sequence back to the pool, by cause: "finished", "aborted",
+    "failed", "expired", "preempted", "window"."""
+    recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Of the requests that began last: prompt tokens, and those found in the prefix cache."""
+
+    def looked_up(self, prompt: int, cached: int) -> None:
+        """A request begins."""
+        self.prompt_tokens += prompt
+        self.cached_tokens += cached
+        self.recent.append((prompt, cached))
+
+    def preempted(self, cause: str) -> None:
+        self.preemptions += 1
+        self.preemption_causes[cause] = self.preemption_causes.get(cause, 0) + 1
+
+    def reclaim(self, cause: str, blocks: int) -> None:
+        if blocks:
+            self.reclaimed[cause] = self.reclaimed.get(cause, 0) + blocks
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of prompt tokens found in the prefix cache lately, 0 to 1."""
+        prompts = sum(prompt for prompt, _ in self.recent)
+        return sum(cached for _, cached in self.recent) / prompts if prompts else 0.0
 
 
 @dataclass(slots=True)
@@ -59,6 +90,9 @@ class SchedulerStats:
     steps_total: int
     finished_total: dict[str, int]
     refused_total: dict[str, int]
+    preemption_causes_total: dict[str, int]
+    blocks_reclaimed_total: dict[str, int]
+    prefix_hit_rate: float
     group_blocks: dict[str, int]
     """Blocks in the pool of each KV group, by name: "full", "window 512"."""
     group_held: dict[str, int]
@@ -101,6 +135,9 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
         steps_total=counters.steps,
         finished_total=dict(counters.finished),
         refused_total=dict(counters.refused),
+        preemption_causes_total=dict(counters.preemption_causes),
+        blocks_reclaimed_total=dict(counters.reclaimed),
+        prefix_hit_rate=counters.hit_rate,
         group_blocks=blocks,
         group_held=held,
         tier_hits_total=books.tier.hits,

@@ -202,27 +202,33 @@ class Tables:
                 table.append(pool.allocate())
         return copies
 
-    def slide(self, tables: Table, computed: int) -> None:
-        """Give back the blocks that no token from position `computed` on sees."""
+    def slide(self, tables: Table, computed: int) -> int:
+        """Give back the blocks that no token from position `computed` on sees; returns how many
+        of them nobody holds any more."""
+        reclaimed = 0
         for pool, table in zip(self.pools, tables, strict=True):
             first = pool.spec.first_seen(computed)
             if first > table.first:
                 gone = slice(table.first, first)
-                pool.release(table[gone])
+                reclaimed += pool.release(table[gone])
                 table[gone] = [0] * (first - table.first)
                 table.first = first
+        return reclaimed
 
     def publish(self, tables: Table, index: int, content: bytes) -> None:
         """Make the full block at `index` findable."""
         for pool, table in zip(self.pools, tables, strict=True):
             pool.publish(table[index], content)
 
-    def release(self, tables: Table) -> None:
-        """Give all blocks back and empty the tables."""
+    def release(self, tables: Table) -> int:
+        """Give all blocks back and empty the tables; returns how many of the blocks nobody holds
+        any more."""
+        reclaimed = 0
         for pool, table in zip(self.pools, tables, strict=True):
-            pool.release(table.held())
+            reclaimed += pool.release(table.held())
             table.clear()
             table.first = 0
+        return reclaimed
 
     def shared_prefix(self, tables: Table, group: int = 0) -> int:
         """About how many leading blocks others hold too, by bisection: sharing is by prefix."""

@@ -1,6 +1,7 @@
 """The book of live requests.
 
-Owns: which requests are live; handing them what the engine sends; blaming suspects of a crash.
+Owns: which requests are live; handing them what the engine sends; blaming suspects of a crash;
+failing at its deadline what is not complete by then, also while there is no engine.
 Does not know: processes, restarts, or the state of the engine: it is given a way to send, which
 swallows messages while there is no engine (whatever is live is submitted to the next one anyway).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 
 from octavo.core.request import Refused, Submission
@@ -32,6 +34,7 @@ class RequestBook:
         self._max_buffered = max_buffered
         self._send = send
         self._live: dict[str, LiveRequest] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self.idle = asyncio.Event()
         """Set while nothing is live."""
         self.idle.set()
@@ -47,6 +50,11 @@ class RequestBook:
             self._submit(live)
             self._live[submission.request_id] = live
             self.idle.clear()
+            if submission.deadline is not None:
+                # The engine looks at deadlines between steps; this one also while it cannot.
+                left = max(0.0, submission.deadline - time.monotonic())
+                loop = asyncio.get_running_loop()
+                self._timers[submission.request_id] = loop.call_later(left, self._expire, live)
         return live
 
     def abort(self, live: LiveRequest, choice: int | None) -> None:
@@ -101,6 +109,12 @@ class RequestBook:
             live.fail(message, code)
             self._settle(live)
 
+    def _expire(self, live: LiveRequest) -> None:
+        if not live.finished:
+            self._send(Abort(self._model, live.request_id))
+            live.expire()
+        self._settle(live)
+
     def _check(self, request_id: str) -> None:
         if not 0 < len(request_id.encode()) <= MAX_REQUEST_ID or "\0" in request_id:
             raise Refused(
@@ -133,5 +147,8 @@ class RequestBook:
         """Forgets a request that has finished."""
         if live.finished and self._live.get(live.request_id) is live:
             del self._live[live.request_id]
+            timer = self._timers.pop(live.request_id, None)
+            if timer is not None:
+                timer.cancel()
             if not self._live:
                 self.idle.set()

@@ -100,6 +100,7 @@ def _scheduler_config(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_waiting_requests=config.max_waiting_requests,
         max_waiting_tokens=config.max_waiting_tokens,
+        max_queue_delay=config.max_queue_delay,
         enable_prefix_caching=config.enable_prefix_caching,
         eos_token_ids=tuple(loaded.info.eos_token_ids),
         fingerprint=loaded.fingerprint,

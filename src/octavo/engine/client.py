@@ -44,6 +44,9 @@ from octavo.engine.totals import Totals
 
 log = logging.getLogger("octavo.engine")
 
+_UNREFUSED = 1024
+"""Requests that may be on their way beyond the engine's own bounds: it is the engine that refuses,
+for it knows when there will be room. The bound here is for an engine that does not answer."""
 _EXIT_PATIENCE = 5.0
 """Seconds that an engine gets to leave by itself when asked to."""
 
@@ -51,8 +54,8 @@ _EXIT_PATIENCE = 5.0
 class AsyncEngine:
     """One engine process and its successors. All methods belong to the loop that called `start`.
 
-    `watchdog_timeout`: with work present and no frame for so many seconds the engine counts as
-    stuck; after as long again it is killed and replaced. `restarts` in `restart_window` seconds
+    `watchdog_timeout`: with work present and no finished step for so many seconds the engine counts
+    as stuck; after as long again it is killed and replaced. `restarts` in `restart_window` seconds
     is the budget. `crash_dir`: where crash reports (JSON, without content) go. `max_buffered`: see
     RequestBook. `spawn` makes the process; tests put their own there. `loading` is called with
     (bytes, bytes in all) while the first process loads its weights.
@@ -87,13 +90,15 @@ class AsyncEngine:
         self._draining = False
         self._restarts = 0
         self._stuck_since: float | None = None
+        self._steps = -1
+        """Of the present process, as it last told."""
         self._session: EngineSession | None = None
         self._opening: EngineSession | None = None
         """The process that is loading."""
         self._closing = asyncio.Event()
         self._book = RequestBook(
             config.served_name,
-            config.max_waiting_requests + config.max_num_seqs,
+            config.max_waiting_requests + config.max_num_seqs + _UNREFUSED,
             max_buffered,
             self._send,
         )
@@ -157,7 +162,7 @@ class AsyncEngine:
             )
         now = time.monotonic()
         if self._session is not None and not len(self._book):
-            self._session.last_frame = now  # the watchdog's time begins with the work
+            self._session.last_progress = now  # the watchdog's time begins with the work
         if not submission.arrival:
             submission = replace(submission, arrival=now)
         return RequestStream(self._book.add(submission), self._book.abort)
@@ -206,10 +211,8 @@ class AsyncEngine:
             self._session.send(message)
 
     def _received(self, message: ToClient) -> None:
-        if self._stuck_since is not None:
-            log.warning("the engine answers again")
-            self._stuck_since = None
-            self._state, self._reason = EngineState.READY, "ready"
+        if self._progressed(message):
+            self._note_progress()
         if isinstance(message, Tokens):
             self._book.deliver(message)
         elif isinstance(message, EngineStats):
@@ -223,6 +226,22 @@ class AsyncEngine:
                     future.set_result(message.result)
                 else:
                     future.set_exception(EngineUnavailable(message.error))
+
+    def _progressed(self, message: ToClient) -> bool:
+        """Whether it shows that work was done: an engine that talks but computes nothing is as
+        stuck as a silent one."""
+        if isinstance(message, EngineStats):
+            before, self._steps = self._steps, message.steps_total
+            return before != message.steps_total
+        return isinstance(message, Tokens)
+
+    def _note_progress(self) -> None:
+        if self._session is not None:
+            self._session.last_progress = time.monotonic()
+        if self._stuck_since is not None:
+            log.warning("the engine works again")
+            self._stuck_since = None
+            self._state, self._reason = EngineState.READY, "ready"
 
     def _load_progressed(self, message: Loading) -> None:
         if self._state is not EngineState.LOADING:
@@ -264,6 +283,8 @@ class AsyncEngine:
             )
         self.info = ready.info
         self._session = session
+        session.last_progress = time.monotonic()
+        self._steps = -1
         self._state, self._reason = EngineState.READY, "ready"
         self._book.resubmit()
 
@@ -345,18 +366,18 @@ class AsyncEngine:
         self.failed.set()
 
     async def _watch(self) -> None:
-        """The watchdog: work present means frames, or the process is replaced."""
+        """The watchdog: work present means progress, or the process is replaced."""
         limit = self._watchdog_timeout
         while True:
             await asyncio.sleep(limit / 4)
             session, now = self._session, time.monotonic()
-            if session is None or not len(self._book) or now - session.last_frame <= limit:
+            if session is None or not len(self._book) or now - session.last_progress <= limit:
                 continue
             if self._stuck_since is None:
                 # Killed only after a second look: a stall of our own loop looks the same at first.
                 self._stuck_since = now
                 self._state = EngineState.STUCK
-                self._reason = f"no sign of life for {now - session.last_frame:.1f} s"
+                self._reason = f"no step was finished for {now - session.last_progress:.1f} s"
                 log.error("the engine is stuck: %s", self._reason)
             elif now - self._stuck_since >= limit:
                 log.error("the engine stays stuck; process %d is killed", session.process.pid)

@@ -168,7 +168,7 @@ class EngineCore:
         if self._draining:
             raise Refused("the engine is draining", "draining", retry_after=5.0)
         validate(submission, self._vocab_size)
-        self.scheduler.add(submission)
+        self.scheduler.add(submission, now=self._clock.now())
 
     def abort(self, request_id: str, choice: int | None = None) -> list[Output]:
         """Ends one choice or all; unknown ids are ignored (it may just have finished)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from octavo.core.deadlines import DEADLINE_EXCEEDED, late_message
 from octavo.core.request import ChoiceState, FinishReason, Output, Refused, Submission
 from octavo.engine.poison import Suspicion
 
@@ -76,6 +77,12 @@ class LiveRequest:
                         error_code=code,
                     )
                 )
+
+    def expire(self) -> None:
+        """Its deadline has passed."""
+        generated = sum(len(state.tokens) for state in self._choices)
+        message = late_message(self.submission, bool(self._heard), generated)
+        self.fail(message, DEADLINE_EXCEEDED)
 
     def refuse(self, refused: Refused) -> None:
         """The engine does not take it. An answer that has begun ends with an error instead."""

@@ -34,6 +34,7 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     max_num_batched_tokens: int = 2048
     max_waiting_requests: int = 4096
     max_waiting_tokens: int = 8_000_000
+    max_queue_delay: float | None = None
     scheduling_policy: str = "fcfs"
     enable_prefix_caching: bool = True
     dtype: str = "auto"
@@ -144,6 +145,9 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     tier_active: bool = False
     """Whether there is a tier for blocks outside the pools, and it works. Tier figures count
     blocks."""
+    preemption_causes_total: dict[str, int] = {}
+    blocks_reclaimed_total: dict[str, int] = {}
+    prefix_hit_rate: float = 0.0
     nonfinite_total: int = 0
     steps_total: int = 0
     step_seconds_total: float = 0.0

@@ -56,12 +56,12 @@ class Ending:
 
 
 class EngineSession:
-    """`on_message` gets every message after Ready; `last_frame` is the time of the latest sign of
-    life (time.monotonic)."""
+    """`on_message` gets every message after Ready; `last_progress` (time.monotonic) is kept by the
+    client: when work was last seen to be done."""
 
     def __init__(self, process: EngineProcess, on_message: Callable[[ToClient], None]) -> None:
         self.process = process
-        self.last_frame = time.monotonic()
+        self.last_progress = time.monotonic()
         self.closed = asyncio.Event()
         self._settled = asyncio.Event()  # ready, or closed
         self._on_message = on_message
@@ -112,7 +112,6 @@ class EngineSession:
         return ending
 
     def _received(self, frame: bytes) -> None:
-        self.last_frame = time.monotonic()
         try:
             message = decode_to_client(frame)
         except msgspec.MsgspecError as error:

@@ -22,7 +22,7 @@ from starlette.types import Scope
 
 from octavo.core.params import ParamError
 from octavo.core.request import Refused
-from octavo.server import batches, chat, completions, files, legacy, probes, tokens
+from octavo.server import batches, chat, completions, control, files, legacy, probes, tokens
 from octavo.server.auth import AuthMiddleware, Key
 from octavo.server.batching import Batching
 from octavo.server.errors import ApiError, from_param, from_refused
@@ -61,6 +61,9 @@ def routes() -> list[Route]:
         Route("/tokenize", tokens.tokenize, methods=["POST"]),
         Route("/detokenize", tokens.detokenize, methods=["POST"]),
         Route("/generate", legacy.generate, methods=["POST"]),
+        Route("/drain", control.drain, methods=["POST"]),
+        Route("/pause", control.pause, methods=["POST"]),
+        Route("/resume", control.resume, methods=["POST"]),
     ]
 
 
@@ -118,6 +121,7 @@ def build_app(
     app.state.batching = None if store is None else Batching(store, app, batch_rows)
     if store is not None:
         serving.metrics.batches = app.state.batching.values
+    app.state.allowed_origins = frozenset(allowed_origins)
     return app
 
 

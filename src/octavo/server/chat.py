@@ -28,7 +28,7 @@ from octavo.server.logprobs import ChatLogprobs, ChatTokenLogprob, chat_logprobs
 from octavo.server.messages import chat_prompt
 from octavo.server.record import record_of
 from octavo.server.respond import respond
-from octavo.server.sampling import priority_of, sampling_params
+from octavo.server.sampling import priority_of, sampling_params, timeout_of
 from octavo.server.serving import Serving
 from octavo.server.sse import event
 from octavo.server.types import (
@@ -78,13 +78,14 @@ async def create(request: Request) -> Response:
 async def _job(serving: Serving, body: ChatRequest, request: Request) -> Job:
     serving.check_model(body.model)
     check_chat(body)
+    timeout = timeout_of(body, request.headers)
     params = _params(serving, body)
     if body.stream and params.choices > params.n:
         raise ParamError("best_of", "best_of greater than n cannot be streamed")
     ids = await chat_prompt(serving, body.messages, body)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     record = record_of(request.scope)
-    generation = Generation(serving, record, request_id, [ids], params, priority_of(body))
+    generation = Generation(serving, record, request_id, [ids], params, priority_of(body), timeout)
     return Job(body.model or serving.name, body, params, generation, request_id)
 
 

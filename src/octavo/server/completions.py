@@ -36,7 +36,7 @@ from octavo.server.logprobs import (
 from octavo.server.prompts import prompt_ids, split_prompts
 from octavo.server.record import record_of
 from octavo.server.respond import respond
-from octavo.server.sampling import priority_of, sampling_params
+from octavo.server.sampling import priority_of, sampling_params, timeout_of
 from octavo.server.serving import Serving
 from octavo.server.sse import event
 from octavo.server.types import Completion, CompletionChoice, CompletionRequest
@@ -92,6 +92,7 @@ async def create(request: Request) -> Response:
 async def _job(serving: Serving, body: CompletionRequest, request: Request) -> Job:
     serving.check_model(body.model)
     check_completion(body)
+    timeout = timeout_of(body, request.headers)
     params = sampling_params(
         body, serving.defaults, serving.vocab_size, serving.caps, **_logprob_fields(body)
     )
@@ -108,7 +109,13 @@ async def _job(serving: Serving, body: CompletionRequest, request: Request) -> J
     echoes = _echoes(serving, body, prompts)
     request_id = f"cmpl-{uuid.uuid4().hex}"
     generation = Generation(
-        serving, record_of(request.scope), request_id, prompts, params, priority_of(body)
+        serving,
+        record_of(request.scope),
+        request_id,
+        prompts,
+        params,
+        priority_of(body),
+        timeout,
     )
     return Job(serving, body, params, prompts, generation, echoes, request_id)
 

@@ -11,6 +11,7 @@ import math
 import msgspec
 from starlette.responses import Response
 
+from octavo.core.deadlines import DEADLINE_EXCEEDED
 from octavo.core.params import ParamError
 from octavo.core.request import Output, Refused
 
@@ -20,9 +21,12 @@ _KINDS = {
     429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable_error",
+    504: "timeout_error",
 }
 UNAVAILABLE = frozenset({"draining", "engine_failed", "engine_closed"})
 """Codes of refusals and failures that say nothing about the request: try again, or elsewhere."""
+OVERLOADED = frozenset({"queue_full", "queue_delay", "deadline_unreachable"})
+"""Codes of refusals that say that there is too much to do: the same request is taken later."""
 RETRY_AFTER = 1.0
 """Seconds a client should wait where nothing better is known."""
 
@@ -83,9 +87,12 @@ def from_param(error: ParamError) -> ApiError:
 
 
 def from_refused(error: Refused) -> ApiError:
-    """429 for a full queue, 503 where the engine does not take work now, else 400."""
+    """429 for too much load, 503 where the engine does not take work now, 504 for a request whose
+    time was over before it came, else 400."""
     message = str(error)
-    if error.code == "queue_full":
+    if error.code == DEADLINE_EXCEEDED:
+        return ApiError(504, message, error.param, error.code)
+    if error.code in OVERLOADED:
         return ApiError(429, message, error.param, error.code, error.retry_after or RETRY_AFTER)
     if error.code in UNAVAILABLE:
         return ApiError(503, message, error.param, error.code, error.retry_after or RETRY_AFTER)
@@ -97,4 +104,6 @@ def from_output(output: Output) -> ApiError:
     message = output.error or "The generation was cut off."
     if output.error_code in UNAVAILABLE:
         return ApiError(503, message, None, output.error_code, RETRY_AFTER)
+    if output.error_code == DEADLINE_EXCEEDED:
+        return ApiError(504, message, "timeout", output.error_code)
     return ApiError(500, message, None, output.error_code)

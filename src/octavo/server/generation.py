@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from octavo.core.deadlines import DEADLINE_EXCEEDED
 from octavo.core.params import ParamError, SamplingParams
 from octavo.core.plan import TokenLogprob
 from octavo.core.request import FinishReason, Output, Refused, Submission
@@ -60,6 +61,25 @@ def _likelihood(output: Output, kept: int) -> float:
     depends on how many tokens came at once, and the choice of the best must not."""
     beyond = output.logprobs[kept:] if output.logprobs is not None else ()
     return output.cumulative_logprob - sum(entry.logprob for entry in beyond)
+
+
+def _check_room(serving: Serving, prompts: Sequence[list[int]]) -> None:
+    """Raise ParamError for prompts that even an engine at rest could not take all at once: they
+    would be refused for ever."""
+    if len(prompts) > serving.max_requests:
+        raise ParamError(
+            "prompt",
+            f"the request has {len(prompts)} prompts; the engine can run and queue "
+            f"{serving.max_requests} (--max-num-seqs and --max-waiting-requests together). Send "
+            "them in several requests.",
+        )
+    tokens = sum(map(len, prompts))
+    if len(prompts) > 1 and tokens > serving.max_waiting_tokens:
+        raise ParamError(
+            "prompt",
+            f"the {len(prompts)} prompts have {tokens} tokens; {serving.max_waiting_tokens} "
+            "may wait (--max-waiting-tokens). Send them in several requests.",
+        )
 
 
 class ChoiceRun:
@@ -118,7 +138,9 @@ class Generation:
         prompts: Sequence[list[int]],
         params: SamplingParams,
         priority: int = 0,
+        timeout: float | None = None,
     ) -> None:
+        _check_room(serving, prompts)
         if len(prompts) * params.choices > MAX_SEQUENCES:
             raise ParamError(
                 "n",
@@ -135,7 +157,7 @@ class Generation:
             seed = secrets.randbits(63) if params.seed is None else params.seed
             one = Submission(
                 f"{request_id}-{index}", prompt, fitted, seed, record.arrival, priority,
-                tenant=record.key_name or "",
+                tenant=record.key_name or "", timeout=timeout,
             )  # fmt: skip
             texts = [ChoiceText(serving.tokenizer, fitted, prompt) for _ in range(fitted.choices)]
             self._runs.append(PromptRun(index, one, [ChoiceRun(text) for text in texts]))
@@ -176,6 +198,8 @@ class Generation:
         assert run.stream is not None
         async for output in run.stream:
             if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                if output.error_code == DEADLINE_EXCEEDED:
+                    self._serving.metrics.expired(run.started)
                 raise from_output(output)
             piece = self._take(run, output)
             if piece.delta.abort:

@@ -24,7 +24,7 @@ from octavo.server.generation import Generation, best
 from octavo.server.probes import serving_of
 from octavo.server.prompts import prompt_ids
 from octavo.server.record import record_of
-from octavo.server.sampling import priority_of, sampling_params
+from octavo.server.sampling import priority_of, sampling_params, timeout_of
 from octavo.server.sse import EventStream, until_disconnect
 from octavo.server.types import GenerateRequest
 
@@ -43,6 +43,7 @@ async def generate(request: Request) -> Response:
     serving = serving_of(request)
     serving.check_accepting()
     body, unknown = await read_body(request, GenerateRequest)
+    timeout = timeout_of(body, request.headers)
     params = sampling_params(body, serving.defaults, serving.vocab_size, serving.caps)
     if body.stream and params.choices > params.n:
         raise ParamError("best_of", "best_of greater than n cannot be streamed")
@@ -51,7 +52,7 @@ async def generate(request: Request) -> Response:
     )
     record = record_of(request.scope)
     generation = Generation(
-        serving, record, f"gen-{uuid.uuid4().hex}", prompts, params, priority_of(body)
+        serving, record, f"gen-{uuid.uuid4().hex}", prompts, params, priority_of(body), timeout
     )
     answers = [Answer(body.prompt) for _ in range(params.choices)]
     if body.stream:

@@ -6,7 +6,9 @@ Does not know: routes, or how a model is found and planned (deploy).
 The socket is bound and answers while the model loads: /health 200, /ready 503, generation 503.
 The first SIGTERM or SIGINT drains: /ready and new requests get 503, running ones have
 `shutdown_timeout` seconds and then end with an explicit error; the exit code is 0. A second signal
-ends at once. An engine that cannot recover ends the server with exit code 3.
+ends at once. `POST /drain` does the same as the first signal, with a deadline of its own, which a
+further one moves. An engine that cannot recover ends the server with exit code 3, an event loop
+that is stuck with 4 (watchdog).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from octavo.server.port import bind, url_of
 from octavo.server.protocol import BoundedProtocol
 from octavo.server.record import configure_logging
 from octavo.server.serving import Serving, build_serving
+from octavo.server.watchdog import LoopWatchdog
 
 logger = logging.getLogger("octavo.server")
 
@@ -44,6 +47,7 @@ ENGINE_FAILED = 3
 FLUSH_TIMEOUT = 5
 """Seconds that answers which have ended get to reach their clients."""
 BACKLOG = 2048
+_FIRST = asyncio.FIRST_COMPLETED
 
 Started = Callable[[str, bool], None]
 """Gets the URL, and whether the model has a chat template."""
@@ -114,7 +118,7 @@ async def _serve(
     http = asyncio.create_task(server.serve([listening]), name="http")
     life = Lifecycle(serving, options.shutdown_timeout, app.state.batching)
     try:
-        with life.signals():
+        with life.signals(), LoopWatchdog(options.watchdog_timeout):
             return await life.run(starting, http, url_of(listening), started)
     finally:
         server.should_exit = True
@@ -146,8 +150,12 @@ class Lifecycle:
         self._batching = batching
         self._serving = serving
         self._timeout = shutdown_timeout
+        self._ends: float | None = None
+        """When draining ends, on the loop's clock."""
+        self._moved = asyncio.Event()
         self._drain = asyncio.Event()
         self._end_now = asyncio.Event()
+        serving.begin_drain = self.drain
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
@@ -165,10 +173,21 @@ class Lifecycle:
         """The first call drains, the second ends at once."""
         if self._drain.is_set():
             self._end_now.set()
+        else:
+            self.drain(None)
+
+    def drain(self, timeout: float | None) -> float:
+        """Begin to drain, or move the deadline; returns the seconds that are left. Without a
+        timeout it is the configured one, or the one that was set."""
+        now = asyncio.get_running_loop().time()
+        if timeout is not None or self._ends is None:
+            self._ends = now + (self._timeout if timeout is None else timeout)
+            self._moved.set()
         self._serving.draining = True
         if self._batching is not None:
             self._batching.runner.stop()
         self._drain.set()
+        return max(0.0, self._ends - now)
 
     async def run(
         self,
@@ -217,10 +236,18 @@ class Lifecycle:
             await asyncio.gather(task, drain, return_exceptions=True)
 
     async def _finish_running(self) -> None:
-        logger.info("draining: running requests have %.0f s", self._timeout)
-        drained = asyncio.ensure_future(self._serving.engine.drain(self._timeout))
+        loop = asyncio.get_running_loop()
+        drained = asyncio.ensure_future(self._serving.engine.drain(None))
         now = asyncio.ensure_future(self._end_now.wait())
-        await asyncio.wait({drained, now}, return_when=asyncio.FIRST_COMPLETED)
+        while not (drained.done() or now.done()):
+            left = 0.0 if self._ends is None else max(0.0, self._ends - loop.time())
+            logger.info("draining: running requests have %.0f s", left)
+            self._moved.clear()
+            moved = asyncio.ensure_future(self._moved.wait())
+            await asyncio.wait({drained, now, moved}, timeout=left, return_when=_FIRST)
+            if not moved.done():
+                moved.cancel()
+                break
         if not (drained.done() and drained.result()):
             logger.warning("ending requests that are still running")
         for one in (drained, now):

@@ -4,8 +4,8 @@ Owns: every metric's name, type, labels and buckets; the snapshot's way into gau
 Does not know: HTTP routes or sampling. `metric_reference` is what the reference page is made of.
 
 Names are vLLM's where the meaning is the same, with the prefix `octavo:`. All times are seconds.
-Labels come from bounded sets: the served name, route templates, status codes, finish reasons, the
-KV groups of the model.
+Labels come from bounded sets: the served name, route templates, status codes, finish reasons,
+causes, the KV groups of the model.
 """
 
 from __future__ import annotations
@@ -55,7 +55,12 @@ TABLE = (
     Row("kv_share_ratio", "gauge", "Blocks in all tables over blocks held; above 1: shared."),
     Row("prefix_cache_queries", "counter", "Prompt tokens looked up in the prefix cache."),
     Row("prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache."),
-    Row("num_preemptions", "counter", "Sequences preempted to free blocks."),
+    Row(
+        "prefix_cache_hit_rate", "gauge",
+        "Share of prompt tokens found in the prefix cache, of the last 1,000 requests, 0 to 1.",
+    ),
+    Row("num_preemptions", "counter", "Sequences preempted, to be computed again later."),
+    Row("num_preemptions_by_cause", "counter", "The same by cause: memory.", ("cause",)),
     Row("kv_block_copies", "counter", "Blocks copied on write."),
     Row("kv_blocks_evicted", "counter", "Cached blocks reused for something else."),
     Row("kv_tier_hits", "counter", "KV blocks asked of the disk tier."),
@@ -65,6 +70,11 @@ TABLE = (
     Row("kv_tier_errors", "counter", "Damaged blocks or files, and failures, of the disk tier."),
     Row("kv_tier_bytes", "gauge", "Bytes that the disk tier holds."),
     Row("kv_tier_active", "gauge", "1 while there is a disk tier that works, else 0."),
+    Row(
+        "kv_blocks_reclaimed", "counter",
+        "Blocks that went from sequences back to the pool, by cause: finished, aborted, failed, "
+        "expired (deadline), preempted, window (slid out of it).", ("cause",),
+    ),
     Row("prompt_tokens", "counter", "Prompt tokens of all sequences."),
     Row("generation_tokens", "counter", "Tokens generated."),
     Row("computed_tokens", "counter", "Tokens computed, prompts and recomputation included."),
@@ -79,6 +89,11 @@ TABLE = (
     Row("batch_rows_running", "gauge", "Rows of batches in flight."),
     Row("batch_rows_done", "counter", "Rows of batches answered since the start."),
     Row("batch_rows_failed", "counter", "Rows of batches that ended in an error."),
+    Row(
+        "request_deadline_exceeded", "counter",
+        "Prompts that were not complete at their deadline, by how far they had come: waiting or "
+        "running.", ("stage",),
+    ),
     Row("request_success", "counter", "Ended choices, by finish reason.", ("finished_reason",)),
     Row("time_to_first_token_seconds", "histogram", "Arrival to first token, a prompt.", (), SLOW),
     Row("inter_token_latency_seconds", "histogram", "Between outputs of a choice.", (), FAST),
@@ -100,7 +115,7 @@ TABLE = (
 )  # fmt: skip
 PREFIX = "octavo:"
 MODEL = "model_name"
-REQUEST_COUNTERS = frozenset({"request_success", "http_requests"})
+REQUEST_COUNTERS = frozenset({"request_success", "request_deadline_exceeded", "http_requests"})
 """Counters fed by the request path; the others come from the engine's snapshots."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
@@ -161,6 +176,11 @@ class Metrics:
         """Count a choice that ended."""
         self._counters["request_success"].labels(self._model, reason).inc()
 
+    def expired(self, begun: bool) -> None:
+        """Count a prompt that was not complete at its deadline."""
+        stage = "running" if begun else "waiting"
+        self._counters["request_deadline_exceeded"].labels(self._model, stage).inc()
+
     def http(self, method: str, handler: str, status: int, seconds: float) -> None:
         """Count an HTTP request; `handler` is a route template."""
         method = method if method in _METHODS else "other"
@@ -219,6 +239,7 @@ def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
         "prefix_cache_queries": stats.prompt_tokens_total,
         "prefix_cache_hits": stats.cached_tokens_total,
         "num_preemptions": stats.preemptions_total,
+        "prefix_cache_hit_rate": stats.prefix_hit_rate,
         "kv_block_copies": stats.copies_total,
         "kv_blocks_evicted": stats.blocks_evicted_total,
         "kv_tier_hits": stats.tier_hits_total,
@@ -240,6 +261,11 @@ def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
     values = {name: {"": float(value)} for name, value in plain.items()}
     values["kv_group_blocks"] = {name: float(n) for name, n in stats.group_blocks.items()}
     values["kv_group_held"] = {name: float(n) for name, n in stats.group_held.items()}
+    for name, counts in (
+        ("num_preemptions_by_cause", stats.preemption_causes_total),
+        ("kv_blocks_reclaimed", stats.blocks_reclaimed_total),
+    ):
+        values[name] = {cause: float(n) for cause, n in counts.items()}
     values["request_refused"] = {code: float(n) for code, n in stats.refused_total.items()}
     return values
 

@@ -26,6 +26,9 @@ _PLAIN = frozenset(field.name for field in fields(SamplingParams)) - {
 _BIAS_BYTES = 64
 """More than one entry of logit_bias needs in JSON."""
 _PRIORITY_LIMIT = 2**31
+TIMEOUT_HEADER = "x-request-timeout"
+MAX_TIMEOUT = 86400
+"""Seconds."""
 
 
 def sampling_params(
@@ -65,6 +68,27 @@ def priority_of(body: SamplingFields) -> int:
     if not -_PRIORITY_LIMIT <= priority < _PRIORITY_LIMIT:
         raise ParamError("priority", "priority must fit 32 bits")
     return priority
+
+
+def timeout_of(body: SamplingFields, headers: Mapping[str, str]) -> float | None:
+    """Seconds from arrival in which the answer has to be complete: the field `timeout` or the
+    header X-Request-Timeout (which a proxy may set), the shorter of the two. Raises ParamError."""
+    given = []
+    if body.timeout is not None:
+        given.append(("timeout", body.timeout))
+    if (text := headers.get(TIMEOUT_HEADER)) is not None:
+        try:
+            given.append((TIMEOUT_HEADER, float(text)))
+        except ValueError:
+            raise ParamError(
+                TIMEOUT_HEADER, f"{TIMEOUT_HEADER} must be a number of seconds, not {text!r:.40}"
+            ) from None
+    for name, seconds in given:
+        if not 0 < seconds <= MAX_TIMEOUT:  # nan is refused here, too
+            raise ParamError(
+                name, f"{name} is {seconds:g}; it must be above 0 and at most {MAX_TIMEOUT} seconds"
+            )
+    return min((seconds for _, seconds in given), default=None)
 
 
 def fit_context(params: SamplingParams, prompt_tokens: int, max_model_len: int) -> SamplingParams:

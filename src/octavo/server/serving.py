@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +23,10 @@ from octavo.server.errors import RETRY_AFTER, ApiError
 from octavo.server.metrics import EngineView, Metrics
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
+
+PAUSED = "paused"
+PAUSED_RETRY_AFTER = 5.0
+"""Seconds: nobody knows how long a pause lasts."""
 
 
 class Stream(Protocol):
@@ -51,8 +55,10 @@ class Engine(Protocol):
 class Serving:
     """`names` are the served names, the first is the one reported. `defaults` are sampling defaults
     of the model's generation_config. `template` is None where the model has none. `vocab_size`
-    counts the embedding's rows. `loaded` is false until the engine started; `draining` once the
-    server is on its way out."""
+    counts the embedding's rows. `max_requests` can run and wait in the engine at once, with
+    `max_waiting_tokens` of prompts. `loaded` is false until the engine started; `draining` once the
+    server is on its way out, `paused` while it takes nothing new. `begin_drain` (of whoever runs
+    the server) begins that way, or moves its deadline; it returns the seconds that are left."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -63,8 +69,12 @@ class Serving:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     caps: Caps = field(default_factory=Caps)
     heartbeat: float = 15.0
+    max_requests: int = 1 << 31
+    max_waiting_tokens: int = 1 << 53
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
+    paused: bool = False
+    begin_drain: Callable[[float | None], float] | None = None
     metrics: Metrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,19 +86,33 @@ class Serving:
 
     @property
     def ready(self) -> bool:
-        return not self.draining and self.engine.health().ready
+        return not (self.draining or self.paused) and self.engine.health().ready
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences that run or wait, as the engine last told."""
+        return self.engine.stats.running + self.engine.stats.waiting
 
     def state(self) -> tuple[str, str]:
         """(state, reason), of the server and the engine together."""
         if self.draining:
             return EngineState.DRAINING.value, "the server is shutting down"
         health = self.engine.health()
+        if self.paused and health.state is EngineState.READY:
+            return PAUSED, "the server is paused"
         return health.state.value, health.reason
 
     def check_accepting(self) -> None:
         """Raise ApiError(503) when new work is not taken. While the engine restarts work is taken:
         it waits, as the running requests do."""
         state, reason = self.state()
+        if self.paused and state in (PAUSED, EngineState.RESTARTING):
+            raise ApiError(
+                503,
+                "No new requests are taken: the server is paused.",
+                code=PAUSED,
+                retry_after=PAUSED_RETRY_AFTER,
+            )
         if state not in (EngineState.READY, EngineState.RESTARTING):
             raise ApiError(
                 503, f"No new requests are taken: {reason}.", code=state, retry_after=RETRY_AFTER
@@ -129,4 +153,6 @@ def build_serving(
         vocab_size=model.vocab_size,
         defaults=generation,
         heartbeat=options.sse_heartbeat,
+        max_requests=config.max_num_seqs + config.max_waiting_requests,
+        max_waiting_tokens=config.max_waiting_tokens,
     )

@@ -53,6 +53,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     stream: bool | None = None
     priority: int | None = None
+    timeout: float | None = None
 
 
 class OpenAIFields(SamplingFields, kw_only=True):

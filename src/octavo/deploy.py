@@ -188,6 +188,8 @@ def _engine_config(
         max_waiting_requests=options.max_waiting_requests,
         max_waiting_tokens=options.max_waiting_tokens,
         scheduling_policy=options.scheduling_policy,
+        priority_ageing=options.priority_ageing,
+        batch_share=options.batch_share / 100,
         enable_prefix_caching=options.enable_prefix_caching,
         dtype=options.dtype,
         quantize=options.quantize,

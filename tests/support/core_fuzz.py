@@ -10,7 +10,7 @@ from octavo.core.admission import OutputLengths
 from octavo.core.blocks import GroupSpec, span_blocks
 from octavo.core.config import SchedulerConfig
 from octavo.core.plan import Row, StepPlan
-from octavo.core.request import ChoiceState, Submission
+from octavo.core.request import ChoiceState, ServiceClass, Submission
 from support.core_driver import EOS, VOCAB, Driver, expected_stream, submission
 
 
@@ -31,6 +31,8 @@ def random_config(rng: Random) -> SchedulerConfig:
         enable_prefix_caching=rng.random() < 0.8,
         eos_token_ids=(EOS,) if rng.random() < 0.5 else (),
         policy=rng.choice(("fcfs", "priority")),
+        priority_ageing=rng.choice((0.0, 3.0)),
+        batch_share=rng.choice((0.0, 0.05, 0.3)),
         groups=groups,
     )
 
@@ -70,6 +72,7 @@ class Fuzz:
         self.fail_rate = self.rng.choice((0.0, 0.0, 0.002))
         self.abort_rate = self.rng.choice((0.0, 0.05))
         self.arrival_rate = self.rng.choice((0.1, 0.4, 0.9))
+        self.batch_rate = self.rng.choice((0.0, 0.5, 0.9))
         self.extras = self.rng.random() < 0.5
         self.most_live = self.rng.choice((6, 12, 30))
         self.driver = Driver(config, lag=self.rng.random() < 0.5, fail=self._fails, source=None)
@@ -121,6 +124,9 @@ class Fuzz:
             "n": rng.choice((1, 1, 1, 2, 4)),
             "priority": rng.randint(-2, 2),
             "arrival": self.driver.now,
+            "service_class": ServiceClass.BATCH
+            if rng.random() < self.batch_rate
+            else ServiceClass.REALTIME,
         }
         if self.extras:
             options |= {

@@ -177,7 +177,25 @@ class Options:
         "The most tokens computed in one step; smaller is smoother, larger is faster for prompts.",
     )
     scheduling_policy: str = option(
-        Text(("fcfs", "priority")), "fcfs", ENGINE, "The order in which waiting requests start."
+        Text(("fcfs", "priority")),
+        "fcfs",
+        ENGINE,
+        "The order in which waiting requests start, within their class: first come, first served, "
+        "or by the priority that they give (lower first).",
+    )
+    priority_ageing: float = option(
+        Number(low=0, high=86400),
+        60.0,
+        ENGINE,
+        "With --scheduling-policy priority, the seconds of waiting that count as much as one level "
+        "of priority; 0: waiting counts for nothing.",
+    )
+    batch_share: float = option(
+        Number(low=0, high=50),
+        5.0,
+        ENGINE,
+        "The percentage of all computed tokens that requests of the batch class get for certain, "
+        "whatever realtime work there is.",
     )
     enable_prefix_caching: bool = option(
         Flag(), True, ENGINE, "Keep and share the KV cache of equal prompt beginnings."

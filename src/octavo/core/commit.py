@@ -51,7 +51,7 @@ def commit_rows(
             continue
         outputs += _commit_row(books, flight, answer, now)
         if sequence.yields and not sequence.rows_in_flight:
-            books.preempt(sequence)
+            books.preempt(sequence, sequence.yields_to)
     return outputs
 
 

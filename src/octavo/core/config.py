@@ -20,7 +20,9 @@ class SchedulerConfig:
     `max_num_seqs` bounds the rows of a step and `max_num_batched_tokens` its tokens; no more
     sequences run than either allows, so that every one of them can decode in every step.
     `eos_token_ids` end a sequence unless it ignores them. `fingerprint` keys the prefix cache.
-    `policy` is "fcfs" or "priority".
+    `policy` is the order within a class: "fcfs" or "priority"; under the latter a wait of
+    `priority_ageing` seconds counts as much as one level (0: it counts for nothing). `batch_share`
+    of the tokens computed are the batch class's for certain, whatever realtime work there is.
     """
 
     num_blocks: int
@@ -34,6 +36,8 @@ class SchedulerConfig:
     eos_token_ids: tuple[int, ...] = ()
     fingerprint: str = ""
     policy: str = "fcfs"
+    priority_ageing: float = 60.0
+    batch_share: float = 0.05
     groups: tuple[GroupSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,6 +52,10 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.priority_ageing < float("inf"):
+            raise ValueError(f"priority_ageing is {self.priority_ageing}; it must be at least 0")
+        if not 0 <= self.batch_share <= 0.5:
+            raise ValueError(f"batch_share is {self.batch_share}; it must be from 0 to 0.5")
         if any(group.block_size != self.block_size for group in self.groups):
             raise ValueError(f"every KV group must have block_size {self.block_size}")
 

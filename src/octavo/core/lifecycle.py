@@ -23,10 +23,10 @@ from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
 from octavo.core.dedup import InFlightPrefixes
 from octavo.core.events import Event, EventKind, Sink
-from octavo.core.policy import Policy
+from octavo.core.policy import ByClass, Policy
 from octavo.core.request import FinishReason, Output
 from octavo.core.sequence import Live, Sequence, State, Wait
-from octavo.core.stats import Counters
+from octavo.core.stats import Cause, Counters
 from octavo.core.tables import Tables
 from octavo.core.waiting import WaitingQueue
 
@@ -34,7 +34,7 @@ from octavo.core.waiting import WaitingQueue
 class Lifecycle:
     def __init__(self, config: SchedulerConfig, policy: Policy, sink: Sink | None) -> None:
         self.config = config
-        self.policy = policy
+        self.policy: Policy = ByClass(policy)
         self.tables = Tables(config.group_specs)
         self.dedup = InFlightPrefixes()
         self.lengths = OutputLengths()
@@ -42,8 +42,10 @@ class Lifecycle:
         self.live: dict[str, Live] = {}
         self.running: list[Sequence] = []
         """In the policy's order."""
-        self.queue = WaitingQueue(policy)
-        self.alone_queue = WaitingQueue(policy)
+        self.queue = WaitingQueue(self.policy)
+        """Realtime sequences."""
+        self.batch_queue = WaitingQueue(self.policy)
+        self.alone_queue = WaitingQueue(self.policy)
         """Sequences of the one active request that must not share a step."""
         self.alone: deque[Live] = deque()
         """Such requests in order of arrival; the first is the active one."""
@@ -57,6 +59,16 @@ class Lifecycle:
         self.ended: list[int] = []
         self.ready: list[Output] = []
         self._sink = sink
+
+    @property
+    def waiting_batch(self) -> int:
+        """Sequences of the batch class that are waiting or parked."""
+        apart = sum(
+            sequence.batch and sequence.state is State.WAITING
+            for live in self.alone
+            for sequence in live.sequences
+        )
+        return len(self.batch_queue) + self.dedup.batch + apart
 
     # ---- states -------------------------------------------------------------------------------
 
@@ -99,11 +111,13 @@ class Lifecycle:
         """Out of the queue, to begin."""
         self._queue_of(sequence).remove(sequence)
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence, cause: Cause) -> None:
         """RUNNING to WAITING: the blocks go, all known tokens are computed again later."""
-        self.emit(EventKind.PREEMPTED, sequence, sequence.computed)
-        self.counters.preemptions += 1
+        self.emit(EventKind.PREEMPTED, sequence, sequence.computed, cause)
+        self.counters.preempted(cause, sequence.live.submission.service_class)
         sequence.preemptions += 1
+        sequence.squeezed += cause is Cause.BLOCKS
+        sequence.sheltered = False
         self.unyield(sequence)
         self.running.remove(sequence)
         woken = self.dedup.stop(sequence)
@@ -114,9 +128,9 @@ class Lifecycle:
         self.enqueue(sequence)
         self.wake(woken)
 
-    def yield_later(self, sequence: Sequence) -> None:
+    def yield_later(self, sequence: Sequence, cause: Cause) -> None:
         """Preempt a running sequence once its rows in flight are collected."""
-        sequence.yields = True
+        sequence.yields, sequence.yields_to = True, cause
         self.yielding += 1
 
     def unyield(self, sequence: Sequence) -> None:
@@ -225,7 +239,9 @@ class Lifecycle:
     # ---- within -------------------------------------------------------------------------------
 
     def _queue_of(self, sequence: Sequence) -> WaitingQueue:
-        return self.alone_queue if sequence.alone else self.queue
+        if sequence.alone:
+            return self.alone_queue
+        return self.batch_queue if sequence.batch else self.queue
 
     def _enqueue_all(self, live: Live) -> None:
         for sequence in live.sequences:

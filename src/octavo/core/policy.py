@@ -4,7 +4,8 @@ Owns: the ordering policies, small pure objects.
 Does not know: budgets, memory, or queues.
 
 A policy is a key: what sorts first is served first, what sorts last is the victim. A sequence that
-has its row in a step is never chosen as a victim in that step, whatever the policy says.
+has its row in a step is never chosen as a victim in that step, whatever the policy says. The class
+comes before everything else (`ByClass`); the policies proper order what is within one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Protocol
 from octavo.core.sequence import Sequence
 
 Key = tuple[float, ...]
+
+NAMES = ("fcfs", "priority")
 
 
 class Policy(Protocol):
@@ -34,17 +37,40 @@ class Fcfs:
 
 
 class Priority:
-    """Lower priority values first, then first come; the victim is the latest of the lowest."""
+    """Lower priority values first, then first come; the victim is the latest of the lowest.
+
+    With `ageing`, a wait of so many seconds counts as much as one level, so that nobody waits for
+    ever. Two requests age alike: which of them goes first is settled when the later one comes.
+    """
 
     name = "priority"
 
+    def __init__(self, ageing: float = 0.0) -> None:
+        self._ageing = ageing
+
     def key(self, sequence: Sequence) -> Key:
-        return (sequence.priority, sequence.live.submission.arrival, sequence.rid)
+        arrival = sequence.live.submission.arrival
+        if self._ageing:
+            due = sequence.priority * self._ageing + arrival
+            return (due, arrival, sequence.rid)
+        return (sequence.priority, arrival, sequence.rid)
 
 
-def make_policy(name: str) -> Policy:
+class ByClass:
+    """Realtime before batch, and `within` a class another policy."""
+
+    def __init__(self, within: Policy) -> None:
+        self._within = within
+        self.name = within.name
+
+    def key(self, sequence: Sequence) -> Key:
+        return (sequence.rank, *self._within.key(sequence))
+
+
+def make_policy(name: str, ageing: float = 0.0) -> Policy:
     """Raises ValueError for an unknown name."""
-    policies: dict[str, type[Fcfs] | type[Priority]] = {"fcfs": Fcfs, "priority": Priority}
-    if name not in policies:
-        raise ValueError(f"unknown scheduling policy {name!r}; known are {', '.join(policies)}")
-    return policies[name]()
+    if name == Fcfs.name:
+        return Fcfs()
+    if name == Priority.name:
+        return Priority(ageing)
+    raise ValueError(f"unknown scheduling policy {name!r}; known are {', '.join(NAMES)}")

@@ -43,7 +43,9 @@ class Scheduler:
     ) -> None:
         """`policy` overrides the one that the config names; `sink` receives events."""
         self.config = config
-        self.books = Lifecycle(config, policy or make_policy(config.policy), sink)
+        self.books = Lifecycle(
+            config, policy or make_policy(config.policy, config.priority_ageing), sink
+        )
         """All state; for the core's own modules and for tests."""
         self.counters = self.books.counters
         self.flights: dict[int, list[Flight]] = {}
@@ -167,11 +169,12 @@ class Scheduler:
             for live in list(books.alone)[1:]
             for sequence in live.sequences
         )
-        return len(books.queue) + len(books.alone_queue) + len(books.dedup) + behind
+        queued = len(books.queue) + len(books.batch_queue) + len(books.alone_queue)
+        return queued + len(books.dedup) + behind
 
     def stats(self) -> SchedulerStats:
         """A snapshot. Walks the tables of running sequences."""
-        return snapshot(self.books, self.waiting)
+        return snapshot(self.books, self.waiting, self._planner.share.credit)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; running requests go on. Returns the blocks forgotten."""
@@ -191,5 +194,5 @@ class Scheduler:
         books = self.books
         if books.running:
             return books.running[0].live
-        first = books.queue.peek() or books.alone_queue.peek()
+        first = books.queue.peek() or books.alone_queue.peek() or books.batch_queue.peek()
         return first.live if first is not None else next(iter(books.live.values()))

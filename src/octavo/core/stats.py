@@ -6,11 +6,21 @@ Does not know: metrics formats.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from octavo.core.request import ServiceClass
+
 if TYPE_CHECKING:
     from octavo.core.lifecycle import Lifecycle
+
+
+class Cause(enum.StrEnum):
+    """Why a sequence was preempted."""
+
+    BLOCKS = "blocks"
+    CLASS = "class"
 
 
 @dataclass(slots=True)
@@ -22,6 +32,8 @@ class Counters:
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
+    preemptions_by: dict[str, int] = field(default_factory=dict)
+    """By cause and class: "blocks/batch"."""
     copies: int = 0
     steps: int = 0
     stalls: int = 0
@@ -33,6 +45,11 @@ class Counters:
     refused: dict[str, int] = field(default_factory=dict)
     """Requests by refusal code."""
 
+    def preempted(self, cause: Cause, service_class: ServiceClass) -> None:
+        self.preemptions += 1
+        key = f"{cause.value}/{service_class.value}"
+        self.preemptions_by[key] = self.preemptions_by.get(key, 0) + 1
+
 
 @dataclass(slots=True)
 class SchedulerStats:
@@ -41,6 +58,8 @@ class SchedulerStats:
 
     running: int
     waiting: int
+    running_by_class: dict[str, int]
+    waiting_by_class: dict[str, int]
     waiting_tokens: int
     blocks_total: int
     blocks_held: int
@@ -54,6 +73,11 @@ class SchedulerStats:
     generated_tokens_total: int
     computed_tokens_total: int
     preemptions_total: int
+    preemptions_by_total: dict[str, int]
+    """By cause ("blocks": one in front of it needed them; "class": realtime work came) and class,
+    such as "class/batch"."""
+    batch_credit: int
+    """Tokens that the batch class is owed now; below 0 it has had more than its share."""
     copies_total: int
     blocks_evicted_total: int
     steps_total: int
@@ -64,11 +88,12 @@ class SchedulerStats:
     group_held: dict[str, int]
 
 
-def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
+def snapshot(books: Lifecycle, waiting: int, batch_credit: int) -> SchedulerStats:
     """The figures now."""
     pools = books.tables.pools
     counters = books.counters
     filled, logical = _filled(books)
+    batch = sum(sequence.batch for sequence in books.running)
     blocks: dict[str, int] = {}
     held: dict[str, int] = {}
     for pool in pools:
@@ -78,6 +103,8 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
     return SchedulerStats(
         running=len(books.running),
         waiting=waiting,
+        running_by_class=by_class(len(books.running) - batch, batch),
+        waiting_by_class=by_class(waiting - books.waiting_batch, books.waiting_batch),
         waiting_tokens=books.unstarted_tokens,
         blocks_total=sum(pool.total for pool in pools),
         blocks_held=sum(pool.held for pool in pools),
@@ -91,6 +118,8 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
         generated_tokens_total=counters.generated_tokens,
         computed_tokens_total=counters.computed_tokens,
         preemptions_total=counters.preemptions,
+        preemptions_by_total=dict(counters.preemptions_by),
+        batch_credit=batch_credit,
         copies_total=counters.copies,
         blocks_evicted_total=sum(pool.evictions for pool in pools),
         steps_total=counters.steps,
@@ -99,6 +128,10 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
         group_blocks=blocks,
         group_held=held,
     )
+
+
+def by_class(realtime: int, batch: int) -> dict[str, int]:
+    return {ServiceClass.REALTIME.value: realtime, ServiceClass.BATCH.value: batch}
 
 
 def _filled(books: Lifecycle) -> tuple[int, int]:

@@ -44,6 +44,15 @@ class WaitingQueue:
             heapq.heappop(self._heap)
         return None
 
+    def first(self, count: int) -> list[Sequence]:
+        """The next `count` sequences in order (or fewer), left in their places."""
+        taken: list[tuple[Key, int, Sequence]] = []
+        while len(taken) < count and self.peek() is not None:
+            taken.append(heapq.heappop(self._heap))
+        for entry in taken:
+            heapq.heappush(self._heap, entry)
+        return [sequence for _, _, sequence in taken]
+
     def remove(self, sequence: Sequence) -> bool:
         """Take a sequence out of the queue; False if it is not in it."""
         if not sequence.ticket:

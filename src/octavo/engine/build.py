@@ -78,6 +78,8 @@ def _scheduler_config(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
         eos_token_ids=tuple(loaded.info.eos_token_ids),
         fingerprint=loaded.fingerprint,
         policy=config.scheduling_policy,
+        priority_ageing=config.priority_ageing,
+        batch_share=config.batch_share,
         groups=_groups(config, loaded),
     )
 

@@ -35,6 +35,8 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     max_waiting_requests: int = 4096
     max_waiting_tokens: int = 8_000_000
     scheduling_policy: str = "fcfs"
+    priority_ageing: float = 60.0
+    batch_share: float = 0.05
     enable_prefix_caching: bool = True
     dtype: str = "auto"
     quantize: str = "none"
@@ -111,6 +113,9 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     step: int = 0
     running: int = 0
     waiting: int = 0
+    running_by_class: dict[str, int] = {}
+    """Of `running`, by class: "realtime", "batch"."""
+    waiting_by_class: dict[str, int] = {}
     waiting_tokens: int = 0
     blocks_total: int = 0
     blocks_held: int = 0
@@ -129,6 +134,10 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     generated_tokens_total: int = 0
     computed_tokens_total: int = 0
     preemptions_total: int = 0
+    preemptions_by_total: dict[str, int] = {}
+    """By cause and class: "blocks/realtime", "class/batch"."""
+    batch_credit: int = 0
+    """Tokens that the batch class is owed."""
     copies_total: int = 0
     blocks_evicted_total: int = 0
     finished_total: dict[str, int] = {}

@@ -190,6 +190,9 @@ def _engine_config(
         scheduling_policy=options.scheduling_policy,
         priority_ageing=options.priority_ageing,
         batch_share=options.batch_share / 100,
+        target_tpot=_seconds(options.target_tpot_ms),
+        target_latency=_seconds(options.target_latency_ms),
+        adaptive_rule=options.adaptive_rule,
         enable_prefix_caching=options.enable_prefix_caching,
         dtype=options.dtype,
         quantize=options.quantize,
@@ -199,6 +202,10 @@ def _engine_config(
         row_at_a_time=options.row_at_a_time,
         paranoid=options.paranoid,
     )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _warnings(model: ModelInfo, memory: MemoryPlan) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ def random_config(rng: Random) -> SchedulerConfig:
         policy=rng.choice(("fcfs", "priority")),
         priority_ageing=rng.choice((0.0, 3.0)),
         batch_share=rng.choice((0.0, 0.05, 0.3)),
+        target_tpot=rng.choice((None, None, 0.5, 1.5)),
+        adaptive_rule=rng.choice(("proportional", "step")),
         groups=groups,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.core.adaptive import RULES
 from octavo.core.blocks import GroupSpec
 
 
@@ -23,6 +24,8 @@ class SchedulerConfig:
     `policy` is the order within a class: "fcfs" or "priority"; under the latter a wait of
     `priority_ageing` seconds counts as much as one level (0: it counts for nothing). `batch_share`
     of the tokens computed are the batch class's for certain, whatever realtime work there is.
+    With `target_tpot` or `target_latency` (seconds) the limits of a step follow what is measured,
+    by `adaptive_rule`: "proportional" or "step".
     """
 
     num_blocks: int
@@ -38,6 +41,9 @@ class SchedulerConfig:
     policy: str = "fcfs"
     priority_ageing: float = 60.0
     batch_share: float = 0.05
+    target_tpot: float | None = None
+    target_latency: float | None = None
+    adaptive_rule: str = "proportional"
     groups: tuple[GroupSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -56,6 +62,14 @@ class SchedulerConfig:
             raise ValueError(f"priority_ageing is {self.priority_ageing}; it must be at least 0")
         if not 0 <= self.batch_share <= 0.5:
             raise ValueError(f"batch_share is {self.batch_share}; it must be from 0 to 0.5")
+        for name in ("target_tpot", "target_latency"):
+            target = getattr(self, name)
+            if target is not None and not 0 < target < float("inf"):
+                raise ValueError(f"{name} is {target}; it must be above 0")
+        if self.adaptive_rule not in RULES:
+            raise ValueError(
+                f"adaptive_rule is {self.adaptive_rule!r}; known are {', '.join(RULES)}"
+            )
         if any(group.block_size != self.block_size for group in self.groups):
             raise ValueError(f"every KV group must have block_size {self.block_size}")
 

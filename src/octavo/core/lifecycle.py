@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 
+from octavo.core.adaptive import AdaptiveBatch
 from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
 from octavo.core.dedup import InFlightPrefixes
@@ -39,6 +40,14 @@ class Lifecycle:
         self.dedup = InFlightPrefixes()
         self.lengths = OutputLengths()
         self.counters = Counters()
+        self.limits = AdaptiveBatch(
+            config.max_running,
+            config.max_num_batched_tokens,
+            config.target_tpot,
+            config.target_latency,
+            config.adaptive_rule,
+        )
+        """Of a step, as they are now."""
         self.live: dict[str, Live] = {}
         self.running: list[Sequence] = []
         """In the policy's order."""
@@ -147,7 +156,7 @@ class Lifecycle:
         live = leader.live
         forks, live.forks = live.forks, []
         for sequence in forks:
-            if len(self.running) >= self.config.max_running:
+            if len(self.running) >= self.limits.rows:
                 self.enqueue(sequence)
                 continue
             n = leader.prompt_len

@@ -49,6 +49,7 @@ Ready = list[tuple[Sequence, int]]
 class Budget:
     """The tokens of one step."""
 
+    total: int
     left: int
     decodes: int = 0
     """Set aside for decodable rows that are not placed yet."""
@@ -84,7 +85,7 @@ class Planner:
         """Add the rows of the requests that must (`alone`) or need not be by themselves."""
         self._short = False
         self._forecast = None
-        budget = Budget(self._config.max_num_batched_tokens)
+        budget = self._budget()
         if alone:
             budget.room = budget.left
             self._running_rows(plan, self._ready(budget, alone), budget)
@@ -92,6 +93,13 @@ class Planner:
                 self._waiting_rows(plan, self._books.alone_queue, budget, now)
         else:
             self._classes(plan, budget, now)
+
+    def _budget(self) -> Budget:
+        """A small limit leaves every running sequence its token, and prompts a block's worth."""
+        least = len(self._books.running) + self._config.block_size
+        most = self._config.max_num_batched_tokens
+        tokens = min(most, max(self._books.limits.tokens, least))
+        return Budget(tokens, tokens)
 
     # ---- classes ------------------------------------------------------------------------------
 
@@ -107,8 +115,7 @@ class Planner:
             self._forecast = None
             self._both(plan, budget, now, 0, False)
         wanted = books.waiting_batch > 0 or any(sequence.batch for sequence in books.running)
-        total = self._config.max_num_batched_tokens - budget.left
-        share.settle(total, budget.filling, budget.sheltered, wanted)
+        share.settle(budget.total - budget.left, budget.filling, budget.sheltered, wanted)
 
     def _both(self, plan: StepPlan, budget: Budget, now: float, credit: int, due: bool) -> None:
         """The rows of realtime work, then those of batch work."""
@@ -129,7 +136,7 @@ class Planner:
 
         budget.owed, budget.room = 0, budget.left
         if budget.hurried:
-            half = self._config.max_num_batched_tokens // 2
+            half = budget.total // 2
             budget.room = max(credit, half - budget.decodes)
         self._running_rows(plan, batch, budget)
         if clear and not self._short:
@@ -255,7 +262,7 @@ class Planner:
                 return True
             if budget.for_prompt <= 0:
                 return False
-            if len(books.running) >= self._config.max_running:
+            if len(books.running) >= books.limits.rows:
                 sequence.wait = Wait.ROWS
                 return False
             books.counters.looks += 1

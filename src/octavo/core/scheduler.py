@@ -54,6 +54,8 @@ class Scheduler:
         self._planner = Planner(self.books)
         self._throughput = Throughput()
         self._intake = Intake(self.books, self._throughput)
+        self._committed: float | None = None
+        """When the last step was committed."""
         self._last_alone = False
         self._stalled = False
 
@@ -123,6 +125,7 @@ class Scheduler:
             raise RuntimeError(f"step {plan.step} is not the oldest one in flight")
         flights = self.flights.pop(plan.step)
         self._throughput.record(now, sum(flight.count for flight in flights))
+        self._measure(flights, now)
         outputs = commit_rows(self.books, flights, plan, result, now)
         return self._take_ready() + outputs
 
@@ -179,6 +182,13 @@ class Scheduler:
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; running requests go on. Returns the blocks forgotten."""
         return max(pool.reset_cache() for pool in self.books.tables.pools)
+
+    def _measure(self, flights: list[Flight], now: float) -> None:
+        """How long sequences that decode waited for this step's token: since the last step."""
+        books, before = self.books, self._committed
+        self._committed = now
+        if before is not None and any(one.samples and one.sequence.outputs for one in flights):
+            books.limits.note_tpot(now - before, len(books.running))
 
     def _turns(self) -> tuple[bool, ...]:
         """Steps of the request that must be by itself alternate with those of all others."""

@@ -76,6 +76,14 @@ class SchedulerStats:
     preemptions_by_total: dict[str, int]
     """By cause ("blocks": one in front of it needed them; "class": realtime work came) and class,
     such as "class/batch"."""
+    adaptive_rows: int
+    """Rows that a step may have now, where they follow a target; else the fixed limit."""
+    adaptive_tokens: int
+    adaptive_tpot: float
+    """Mean of the last times between tokens, in seconds; 0 without a target."""
+    adaptive_latency: float
+    adaptive_changes_total: dict[str, int]
+    """How often the limits were "raised" and "lowered"."""
     batch_credit: int
     """Tokens that the batch class is owed now; below 0 it has had more than its share."""
     copies_total: int
@@ -91,7 +99,7 @@ class SchedulerStats:
 def snapshot(books: Lifecycle, waiting: int, batch_credit: int) -> SchedulerStats:
     """The figures now."""
     pools = books.tables.pools
-    counters = books.counters
+    counters, limits = books.counters, books.limits
     filled, logical = _filled(books)
     batch = sum(sequence.batch for sequence in books.running)
     blocks: dict[str, int] = {}
@@ -120,6 +128,11 @@ def snapshot(books: Lifecycle, waiting: int, batch_credit: int) -> SchedulerStat
         preemptions_total=counters.preemptions,
         preemptions_by_total=dict(counters.preemptions_by),
         batch_credit=batch_credit,
+        adaptive_rows=limits.rows,
+        adaptive_tokens=limits.tokens,
+        adaptive_tpot=limits.tpot.mean,
+        adaptive_latency=limits.latency.mean,
+        adaptive_changes_total={"raised": limits.raised, "lowered": limits.lowered},
         copies_total=counters.copies,
         blocks_evicted_total=sum(pool.evictions for pool in pools),
         steps_total=counters.steps,

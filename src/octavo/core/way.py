@@ -83,7 +83,7 @@ def _admitted(books: Lifecycle, guests: Guests, without: list[Sequence]) -> int:
     """How many of the guests, in order, could begin if these rows were gone."""
     if not guests:
         return 0
-    rows = books.config.max_running - len(books.running) + len(without)
+    rows = books.limits.rows - len(books.running) + len(without)
     forecast = Forecast(books, guests[0][0].squeezed, without)
     count = 0
     while count < min(rows, len(guests)) and forecast.admit(*guests[count]):

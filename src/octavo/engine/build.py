@@ -80,6 +80,9 @@ def _scheduler_config(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
         policy=config.scheduling_policy,
         priority_ageing=config.priority_ageing,
         batch_share=config.batch_share,
+        target_tpot=config.target_tpot,
+        target_latency=config.target_latency,
+        adaptive_rule=config.adaptive_rule,
         groups=_groups(config, loaded),
     )
 

@@ -37,6 +37,9 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     scheduling_policy: str = "fcfs"
     priority_ageing: float = 60.0
     batch_share: float = 0.05
+    target_tpot: float | None = None
+    target_latency: float | None = None
+    adaptive_rule: str = "proportional"
     enable_prefix_caching: bool = True
     dtype: str = "auto"
     quantize: str = "none"
@@ -136,6 +139,14 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     preemptions_total: int = 0
     preemptions_by_total: dict[str, int] = {}
     """By cause and class: "blocks/realtime", "class/batch"."""
+    adaptive_rows: int = 0
+    """Rows that a step may have now, where they follow a target; else the fixed limit."""
+    adaptive_tokens: int = 0
+    adaptive_tpot: float = 0.0
+    """Mean of the last times between tokens, in seconds; 0 without a target."""
+    adaptive_latency: float = 0.0
+    adaptive_changes_total: dict[str, int] = {}
+    """How often the limits were "raised" and "lowered"."""
     batch_credit: int = 0
     """Tokens that the batch class is owed."""
     copies_total: int = 0

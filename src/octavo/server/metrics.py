@@ -47,6 +47,11 @@ TABLE = (
     Row("class_requests_running", "gauge", "Sequences of a class that run.", ("service_class",)),
     Row("class_requests_waiting", "gauge", "Sequences of a class that wait.", ("service_class",)),
     Row("batch_credit_tokens", "gauge", "Tokens owed to the batch class; below 0: had too much."),
+    Row("adaptive_max_num_seqs", "gauge", "Rows that a step may have now (--target-tpot-ms)."),
+    Row("adaptive_max_num_batched_tokens", "gauge", "Tokens that a step may have now."),
+    Row("adaptive_tpot_seconds", "gauge", "Mean of the last times between tokens; 0: no target."),
+    Row("adaptive_latency_seconds", "gauge", "Mean of the last requests' times; 0: no target."),
+    Row("adaptive_changes", "counter", "Moves of a step's limits.", ("direction",)),
     Row("num_waiting_tokens", "gauge", "Prompt tokens of the sequences that wait."),
     Row("kv_cache_usage_perc", "gauge", "Share of KV blocks held, 0 to 1, in the fullest group."),
     Row("kv_blocks_total", "gauge", "KV blocks in the pools."),
@@ -211,6 +216,10 @@ def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
     plain: dict[str, float] = {
         "num_requests_running": stats.running,
         "num_requests_waiting": stats.waiting,
+        "adaptive_max_num_seqs": stats.adaptive_rows,
+        "adaptive_max_num_batched_tokens": stats.adaptive_tokens,
+        "adaptive_tpot_seconds": stats.adaptive_tpot,
+        "adaptive_latency_seconds": stats.adaptive_latency,
         "batch_credit_tokens": stats.batch_credit,
         "num_waiting_tokens": stats.waiting_tokens,
         "kv_cache_usage_perc": _usage(stats),
@@ -242,6 +251,7 @@ def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
     values["preemptions_by_cause"] = {
         both: float(n) for both, n in stats.preemptions_by_total.items()
     }
+    values["adaptive_changes"] = {way: float(n) for way, n in stats.adaptive_changes_total.items()}
     values["request_refused"] = {code: float(n) for code, n in stats.refused_total.items()}
     return values
 

@@ -85,7 +85,7 @@ def test_an_unknown_name_is_an_error_with_the_nearest(
         ("memory_utilization", "lots", "above 0 and at most 1"),
         ("kv_memory", "4 parsecs", "number of bytes"),
         ("kv_memory", "0", "from 1"),
-        ("scheduling_policy", "lottery", "one of fcfs, priority"),
+        ("scheduling_policy", "lottery", "one of fcfs, priority, fair"),
         ("batch_share", 51, "from 0 to 50"),
         ("target_tpot_ms", "fast", "must be a number above 0 and at most"),
         ("target_tpot_ms", 0, "or on"),

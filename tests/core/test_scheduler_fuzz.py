@@ -117,7 +117,7 @@ requests = st.fixed_dictionaries(
             "max_num_seqs": st.integers(1, 4),
             "max_num_batched_tokens": st.integers(1, 12),
             "enable_prefix_caching": st.booleans(),
-            "policy": st.sampled_from(["fcfs", "priority"]),
+            "policy": st.sampled_from(["fcfs", "priority", "fair"]),
             "batch_share": st.sampled_from([0.0, 0.05, 0.5]),
         }
     ),

@@ -30,7 +30,7 @@ def random_config(rng: Random) -> SchedulerConfig:
         max_waiting_tokens=rng.choice((50, 10_000)),
         enable_prefix_caching=rng.random() < 0.8,
         eos_token_ids=(EOS,) if rng.random() < 0.5 else (),
-        policy=rng.choice(("fcfs", "priority")),
+        policy=rng.choice(("fcfs", "priority", "fair")),
         priority_ageing=rng.choice((0.0, 3.0)),
         batch_share=rng.choice((0.0, 0.05, 0.3)),
         target_tpot=rng.choice((None, None, 0.5, 1.5)),
@@ -126,6 +126,7 @@ class Fuzz:
             "n": rng.choice((1, 1, 1, 2, 4)),
             "priority": rng.randint(-2, 2),
             "arrival": self.driver.now,
+            "tenant": rng.choice("abc"),
             "service_class": ServiceClass.BATCH
             if rng.random() < self.batch_rate
             else ServiceClass.REALTIME,

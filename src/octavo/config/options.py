@@ -177,11 +177,12 @@ class Options:
         "The most tokens computed in one step; smaller is smoother, larger is faster for prompts.",
     )
     scheduling_policy: str = option(
-        Text(("fcfs", "priority")),
+        Text(("fcfs", "priority", "fair")),
         "fcfs",
         ENGINE,
         "The order in which waiting requests start, within their class: first come, first served, "
-        "or by the priority that they give (lower first).",
+        "by the priority that they give (lower first), or fair: API keys that have had fewer "
+        "tokens go first.",
     )
     priority_ageing: float = option(
         Number(low=0, high=86400),

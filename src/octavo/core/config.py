@@ -21,9 +21,10 @@ class SchedulerConfig:
     `max_num_seqs` bounds the rows of a step and `max_num_batched_tokens` its tokens; no more
     sequences run than either allows, so that every one of them can decode in every step.
     `eos_token_ids` end a sequence unless it ignores them. `fingerprint` keys the prefix cache.
-    `policy` is the order within a class: "fcfs" or "priority"; under the latter a wait of
-    `priority_ageing` seconds counts as much as one level (0: it counts for nothing). `batch_share`
-    of the tokens computed are the batch class's for certain, whatever realtime work there is.
+    `policy` is the order within a class: "fcfs", "priority" or "fair" (between tenants); under
+    "priority" a wait of `priority_ageing` seconds counts as much as one level (0: for nothing).
+    `batch_share` of the tokens computed are the batch class's for certain, whatever realtime work
+    there is.
     With `target_tpot` or `target_latency` (seconds) the limits of a step follow what is measured,
     by `adaptive_rule`: "proportional" or "step".
     """

@@ -88,6 +88,7 @@ class Lifecycle:
         self.unstarted_tokens += len(live.submission.prompt)
         if live.submission.alone:
             self.alone.append(live)
+        self.policy.entered(live)
         self._enqueue_all(live)
 
     def begin(self, sequence: Sequence, now: float) -> None:
@@ -260,6 +261,7 @@ class Lifecycle:
     def _start(self, live: Live, now: float) -> None:
         if live.started is None:
             live.started = now
+            self.policy.began(live)
             self._no_longer_unstarted(live)
             self.counters.prompt_tokens += len(live.submission.prompt)
 
@@ -284,6 +286,7 @@ class Lifecycle:
         if live.unfinished:
             return
         del self.live[live.submission.request_id]
+        self.policy.left(live)
         if live.started is None:
             self._no_longer_unstarted(live)
         if live.submission.alone:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from octavo.core.sequence import Sequence
+from octavo.core.fairness import Fair
+from octavo.core.sequence import Key, Live, Sequence
 
-Key = tuple[float, ...]
-
-NAMES = ("fcfs", "priority")
+NAMES = ("fcfs", "priority", "fair")
 
 
 class Policy(Protocol):
@@ -26,8 +25,33 @@ class Policy(Protocol):
         """Sorts ascending in order of service. Must not change while the sequence is queued."""
         ...
 
+    def entered(self, live: Live) -> None:
+        """A request has come; it is not queued yet."""
+        ...
 
-class Fcfs:
+    def began(self, live: Live) -> None:
+        """Its first row is planned."""
+        ...
+
+    def left(self, live: Live) -> None:
+        """All its choices have ended."""
+        ...
+
+
+class Stateless:
+    """A policy that follows from each request alone."""
+
+    def entered(self, live: Live) -> None:
+        pass
+
+    def began(self, live: Live) -> None:
+        pass
+
+    def left(self, live: Live) -> None:
+        pass
+
+
+class Fcfs(Stateless):
     """First come, first served. A priority given with a request is accepted and ignored."""
 
     name = "fcfs"
@@ -36,7 +60,7 @@ class Fcfs:
         return (sequence.live.submission.arrival, sequence.rid)
 
 
-class Priority:
+class Priority(Stateless):
     """Lower priority values first, then first come; the victim is the latest of the lowest.
 
     With `ageing`, a wait of so many seconds counts as much as one level, so that nobody waits for
@@ -62,6 +86,7 @@ class ByClass:
     def __init__(self, within: Policy) -> None:
         self._within = within
         self.name = within.name
+        self.entered, self.began, self.left = within.entered, within.began, within.left
 
     def key(self, sequence: Sequence) -> Key:
         return (sequence.rank, *self._within.key(sequence))
@@ -73,4 +98,6 @@ def make_policy(name: str, ageing: float = 0.0) -> Policy:
         return Fcfs()
     if name == Priority.name:
         return Priority(ageing)
+    if name == Fair.name:
+        return Fair()
     raise ValueError(f"unknown scheduling policy {name!r}; known are {', '.join(NAMES)}")

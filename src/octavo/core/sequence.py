@@ -23,6 +23,9 @@ from octavo.core.request import ServiceClass, Submission
 from octavo.core.stats import Cause
 from octavo.core.tables import Table
 
+Key = tuple[float, ...]
+"""Sorts sequences in order of service."""
+
 
 class State(enum.Enum):
     WAITING = "waiting"
@@ -60,6 +63,10 @@ class Live:
     unfinished: int = 0
     started: float | None = None
     """When its first row was planned."""
+    tag: float = 0.0
+    """Its place in the order between tenants."""
+    charged: int = 0
+    """Tokens that its tenant was charged when it came."""
     cached_tokens: int | None = None
     logprobs_due: bool = False
     """Prompt logprobs are wanted and were not given yet."""

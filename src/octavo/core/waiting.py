@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import heapq
 
-from octavo.core.policy import Key, Policy
-from octavo.core.sequence import Sequence
+from octavo.core.policy import Policy
+from octavo.core.sequence import Key, Sequence
 
 
 class WaitingQueue:

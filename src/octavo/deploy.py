@@ -194,6 +194,11 @@ def _engine_config(
         max_waiting_tokens=options.max_waiting_tokens,
         max_queue_delay=options.max_queue_delay,
         scheduling_policy=options.scheduling_policy,
+        priority_ageing=options.priority_ageing,
+        batch_share=options.batch_share / 100,
+        target_tpot=_seconds(options.target_tpot_ms),
+        target_latency=_seconds(options.target_latency_ms),
+        adaptive_rule=options.adaptive_rule,
         enable_prefix_caching=options.enable_prefix_caching,
         dtype=options.dtype,
         quantize=options.quantize,
@@ -205,6 +210,10 @@ def _engine_config(
         kv_disk_dir=str(Path(options.kv_disk_dir).absolute()) if options.kv_disk_dir else None,
         kv_disk_size=options.kv_disk_size,
     )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _warnings(model: ModelInfo, memory: MemoryPlan) -> tuple[str, ...]:

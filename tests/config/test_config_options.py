@@ -85,7 +85,10 @@ def test_an_unknown_name_is_an_error_with_the_nearest(
         ("memory_utilization", "lots", "above 0 and at most 1"),
         ("kv_memory", "4 parsecs", "number of bytes"),
         ("kv_memory", "0", "from 1"),
-        ("scheduling_policy", "lottery", "one of fcfs, priority"),
+        ("scheduling_policy", "lottery", "one of fcfs, priority, fair"),
+        ("batch_share", 51, "from 0 to 50"),
+        ("target_tpot_ms", "fast", "must be a number above 0 and at most"),
+        ("target_tpot_ms", 0, "or on"),
         ("offline", "maybe", "true or false"),
         ("max_model_len", -1, "from 1"),
         ("served_model_name", 3, "list of texts"),
@@ -158,3 +161,9 @@ def test_bytes_scale_by_their_unit(number: int, unit: str) -> None:
     scale = {"": 1, "b": 1, "k": 1024, "kib": 1024, "kb": 1000}
     scale |= {"m": 1024**2, "gib": 1024**3, "gb": 10**9}
     assert Bytes().parse(f"{number}{unit}") == number * scale[unit.lower()]
+
+
+def test_a_target_switched_on_without_a_value() -> None:
+    assert resolve({"target_tpot_ms": "on"}, env={}).target_tpot_ms == 200.0
+    assert resolve({}, env={"OCTAVO_TARGET_TPOT_MS": "35.5"}).target_tpot_ms == 35.5
+    assert resolve({}, env={}).target_tpot_ms is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.core.request import FinishReason
+from octavo.core.stats import Cause
 from support.core_driver import Driver, small_pool, submission
 
 
@@ -93,7 +94,7 @@ def test_c10_fork_then_preempt_the_leader() -> None:
     books = driver.scheduler.books
     leader = books.live["a"].leader
     assert leader is not None
-    books.preempt(leader)
+    books.preempt(leader, Cause.BLOCKS)
     driver.run()
     driver.verify()
     assert driver.finals["a", 0].preemptions == 1

@@ -96,12 +96,12 @@ def test_preemptions_by_cause() -> None:
         driver.step()
     # Both had 4 blocks of the 8; "a" needs a fifth for its 17th token.
     stats = driver.scheduler.stats()
-    assert stats.preemption_causes_total == {"memory": 1}
+    assert stats.preemptions_by_total == {"blocks/realtime": 1}
     assert stats.blocks_reclaimed_total == {"preempted": 4}
     driver.run()
     driver.verify()
     stats = driver.scheduler.stats()
-    assert sum(stats.preemption_causes_total.values()) == stats.preemptions_total
+    assert sum(stats.preemptions_by_total.values()) == stats.preemptions_total
     # Each ends with 12 + 11 slots: 6 blocks.
     assert stats.blocks_reclaimed_total["finished"] == 12
 

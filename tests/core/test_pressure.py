@@ -9,6 +9,7 @@ import pytest
 from octavo.core.config import SchedulerConfig
 from octavo.core.events import EventKind
 from octavo.core.request import FinishReason, Refused
+from octavo.core.stats import Cause
 from support.core_driver import Driver, small_pool, submission
 from support.core_fuzz import Optimist
 
@@ -221,7 +222,7 @@ def test_b03_prompt_logprobs_survive_a_preemption_within_the_prompt() -> None:
     driver.step()
     driver.step()
     books = driver.scheduler.books
-    books.preempt(books.running[0])
+    books.preempt(books.running[0], Cause.BLOCKS)
     driver.run()
     driver.verify()
     assert driver.finals["a", 0].preemptions == 1

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.core.config import SchedulerConfig
 from octavo.core.invariants import check
-from octavo.core.request import Output
+from octavo.core.request import Output, ServiceClass
 from octavo.core.scheduler import Scheduler
 from octavo.sim.null_executor import NullExecutor
 from support.core_driver import submission
@@ -51,7 +51,7 @@ def test_a_thousand_identical_prompts_hold_a_hundredth_of_the_blocks() -> None:
     check(scheduler)
 
 
-def queue_of(waiting: int, same: bool) -> tuple[Scheduler, NullExecutor]:
+def queue_of(waiting: int, same: bool, mixed: bool = False) -> tuple[Scheduler, NullExecutor]:
     """Sixty-four sequences decode, all rows are taken, and `waiting` requests wait."""
     scheduler = Scheduler(
         SchedulerConfig(
@@ -64,31 +64,46 @@ def queue_of(waiting: int, same: bool) -> tuple[Scheduler, NullExecutor]:
     )
     executor = NullExecutor()
     for i in range(64):
-        scheduler.add(submission(f"run{i}", [i] * 4, seed=i, max_tokens=500))
+        whose = ServiceClass.BATCH if mixed and i % 2 else ServiceClass.REALTIME
+        scheduler.add(submission(f"run{i}", [i] * 4, seed=i, max_tokens=500, service_class=whose))
     step(scheduler, executor)
     for i in range(waiting):
         prompt = [7] * 40 if same else [i, *range(39)]
-        scheduler.add(submission(f"wait{i}", prompt, seed=i, max_tokens=20, arrival=1.0))
+        whose = ServiceClass.BATCH if mixed and i % 2 else ServiceClass.REALTIME
+        scheduler.add(
+            submission(f"wait{i}", prompt, seed=i, max_tokens=20, arrival=1.0, service_class=whose)
+        )
     return scheduler, executor
 
 
-def inner_operations(waiting: int, same: bool, free_rows: bool) -> int:
+def inner_operations(waiting: int, same: bool, free_rows: bool, mixed: bool = False) -> int:
     """Queue entries touched and waiting sequences examined in fifty steps."""
-    scheduler, executor = queue_of(waiting, same)
+    scheduler, executor = queue_of(waiting, same, mixed)
     if free_rows:
         for i in range(8):
             scheduler.abort(f"run{i}")
     books = scheduler.books
-    before = books.queue.touched + books.counters.looks
+
+    def work() -> int:
+        return books.queue.touched + books.batch_queue.touched + books.counters.looks
+
+    before = work()
     for _ in range(50 if not free_rows else 10):
         step(scheduler, executor)
-    return books.queue.touched + books.counters.looks - before
+    return work() - before
 
 
 @pytest.mark.parametrize("free_rows", [False, True])
 @pytest.mark.parametrize("same", [False, True])
 def test_the_work_of_a_step_does_not_grow_with_the_queue(same: bool, free_rows: bool) -> None:
     few, many = (inner_operations(n, same, free_rows) for n in (20, 20_000))
+    assert 0 < many <= 1.5 * few
+
+
+@pytest.mark.parametrize("free_rows", [False, True])
+def test_nor_does_it_where_both_classes_wait(free_rows: bool) -> None:
+    """Batch rows make way and are queued anew; rows of the class are let in at its expense."""
+    few, many = (inner_operations(n, False, free_rows, mixed=True) for n in (200, 20_000))
     assert 0 < many <= 1.5 * few
 
 

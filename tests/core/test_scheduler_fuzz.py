@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.core.events import EventKind
+from octavo.core.request import ServiceClass
 from support.core_driver import Driver, small_pool, submission
 from support.core_fuzz import Fuzz, Optimist
 
@@ -39,7 +40,8 @@ def test_fuzz_bulk(share: int) -> None:
     assert planned >= TOTAL_STEPS / SHARES
     # A fuzzer that never gets there proves nothing.
     for what, least in {
-        "preempted": 50,
+        "blocks": 50,
+        "class": 50,
         "parked": 20,
         "forked": 200,
         "copies": 100,
@@ -101,6 +103,7 @@ requests = st.fixed_dictionaries(
         "n": st.integers(1, 3),
         "max_tokens": st.integers(0, 12),
         "priority": st.integers(-1, 1),
+        "service_class": st.sampled_from(ServiceClass),
         "alone": st.booleans(),
         "prompt_logprobs": st.sampled_from([None, 0]),
         "wait": st.integers(0, 4),
@@ -119,7 +122,8 @@ requests = st.fixed_dictionaries(
             "max_num_seqs": st.integers(1, 4),
             "max_num_batched_tokens": st.integers(1, 12),
             "enable_prefix_caching": st.booleans(),
-            "policy": st.sampled_from(["fcfs", "priority"]),
+            "policy": st.sampled_from(["fcfs", "priority", "fair"]),
+            "batch_share": st.sampled_from([0.0, 0.05, 0.5]),
         }
     ),
     st.booleans(),

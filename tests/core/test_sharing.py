@@ -6,6 +6,7 @@ import pytest
 
 from octavo.core.events import EventKind
 from octavo.core.sequence import State, Wait
+from octavo.core.stats import Cause
 from support.core_driver import Driver, small_pool, submission
 
 
@@ -155,7 +156,7 @@ def test_one_waiter_takes_over_when_the_owner_is_aborted() -> None:
 def test_one_waiter_takes_over_when_the_owner_is_preempted() -> None:
     driver = shared_chunks()
     books = driver.scheduler.books
-    books.yield_later(books.running[0])
+    books.yield_later(books.running[0], Cause.BLOCKS)
     driver.run()
     driver.verify()
     assert driver.finals["a", 0].preemptions == 1

@@ -64,3 +64,16 @@ def test_removed_entries_do_not_pile_up() -> None:
         queue.remove(s)
     assert len(queue._heap) < 200
     assert drain(queue) == [4999]
+
+
+def test_the_first_few_stay_in_their_places() -> None:
+    queue = WaitingQueue(Fcfs())
+    everyone = [sequence(rid, float(-rid)) for rid in range(50)]
+    for s in everyone:
+        queue.push(s)
+    queue.remove(everyone[48])
+    touched = queue.touched
+    assert [s.rid for s in queue.first(3)] == [49, 47, 46]
+    assert queue.touched - touched <= 5
+    assert len(queue.first(100)) == 49
+    assert drain(queue) == [49, *range(47, -1, -1)]

@@ -16,6 +16,7 @@ from octavo.core.invariants import check
 from octavo.core.params import SamplingParams
 from octavo.core.request import Submission
 from octavo.core.scheduler import Scheduler
+from octavo.core.stats import Cause
 from octavo.engine.clock import MonotonicClock
 from octavo.engine.engine_core import EngineCore
 from octavo.model.decoder import Decoder
@@ -174,7 +175,7 @@ def test_b03_preempted_at_any_moment(name: str, windows: str) -> None:
         note(found, core.step())
         step += 1
         if books.running and step % 3 == 0:
-            books.preempt(books.running[step % len(books.running)])
+            books.preempt(books.running[step % len(books.running)], Cause.BLOCKS)
         check(core.scheduler)
     assert found == alone(start, submissions)
     assert core.scheduler.counters.preemptions >= 5

@@ -242,6 +242,7 @@ FIELDS = (
     "stop", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
     "max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
     "prompt_logprobs", "skip_special_tokens", "stream", "priority", "stream_options", "echo",
+    "service_tier",
     "add_special_tokens", "logprobs", "top_logprobs", "suffix", "response_format", "user",
     "max_completion_tokens", "tools", "tool_choice", "chat_template", "chat_template_kwargs",
     "tokens", "add_generation_prompt", "continue_final_message", "modalities", "functions",

@@ -161,6 +161,8 @@ def test_the_engines_figures() -> None:
         model="m", running=3, waiting=2, blocks_total=100, blocks_held=25, blocks_cached=5,
         block_size=4, slots_filled=90, logical_blocks=50, prompt_tokens_total=70,
         cached_tokens_total=7, preemptions_total=4, copies_total=6,
+        running_by_class={"realtime": 1, "batch": 2}, waiting_by_class={"batch": 2},
+        preemptions_by_total={"class/batch": 4}, batch_credit=-3,
         refused_total={"queue_full": 8},
     )  # fmt: skip
     values = engine_values(EngineView(stats, 9, True))
@@ -173,6 +175,12 @@ def test_the_engines_figures() -> None:
     assert grouped["kv_group_blocks"] == {"full": 80.0, "window 512": 20.0}
     assert values["kv_slots_filled_ratio"][""] == 0.9 and values["kv_share_ratio"][""] == 2.0
     assert values["prefix_cache_queries"][""] == 70 and values["prefix_cache_hits"][""] == 7
+    assert values["class_requests_running"] == {"realtime": 1.0, "batch": 2.0}
+    assert values["class_requests_waiting"] == {"batch": 2.0}
+    assert values["batch_credit_tokens"][""] == -3
+    exposed, _ = Metrics("m", lambda: EngineView(stats, 9, True)).scrape()
+    labels = 'cause="class",model_name="m",service_class="batch"'
+    assert f"octavo:preemptions_by_cause_total{{{labels}}} 4.0" in exposed.decode()
     assert values["engine_restarts"][""] == 9 and values["request_refused"] == {"queue_full": 8.0}
 
 

@@ -447,3 +447,32 @@ def test_generate_route(server: LiveServer, fake: FakeEngine) -> None:
     fake.fail_at = 1
     last = server.post("/generate", {**body, "stream": True}).body.splitlines()[-1]
     assert json.loads(last)["error"]["code"] == "row_failed"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_the_service_tier_names_the_class(server: LiveServer, fake: FakeEngine, path: str) -> None:
+    body = {"prompt": "x"} if path == "/v1/completions" else CHAT
+    tiers = {
+        None: "realtime", "auto": "realtime", "default": "realtime", "priority": "realtime",
+        "flex": "batch", "batch": "batch", "realtime": "realtime",
+    }  # fmt: skip
+    for tier in tiers:
+        assert server.post(path, {**body, "service_tier": tier}).status == 200
+    assert [s.service_class for s in fake.submissions] == list(tiers.values())
+    wrong = server.post(path, {**body, "service_tier": "gold"})
+    assert wrong.status == 400 and wrong.error["param"] == "service_tier"
+    assert "'gold'" in wrong.error["message"] and "flex" in wrong.error["message"]
+
+
+def test_a_proxys_header_counts_before_the_body(server: LiveServer, fake: FakeEngine) -> None:
+    header = {"x-octavo-class": "Batch"}
+    server.post("/v1/completions", {"prompt": "x", "service_tier": "priority"}, **header)
+    server.post("/generate", {"prompt": "x"}, **header)
+    server.post("/generate", {"prompt": "x"})
+    assert [s.service_class for s in fake.submissions] == ["batch", "batch", "realtime"]
+    found = server.get("/metrics").body.decode()
+    for one, count in (("batch", 2), ("realtime", 1)):
+        labels = f'model_name="tiny",service_class="{one}"'
+        assert f"octavo:class_queue_time_seconds_count{{{labels}}} {count}.0" in found
+    wrong = server.post("/v1/completions", {"prompt": "x"}, **{"x-octavo-class": "first"})
+    assert wrong.status == 400 and wrong.error["param"] == "X-Octavo-Class"

@@ -31,7 +31,11 @@ def random_config(rng: Random) -> SchedulerConfig:
         max_waiting_tokens=rng.choice((50, 10_000)),
         enable_prefix_caching=rng.random() < 0.8,
         eos_token_ids=(EOS,) if rng.random() < 0.5 else (),
-        policy=rng.choice(("fcfs", "priority")),
+        policy=rng.choice(("fcfs", "priority", "fair")),
+        priority_ageing=rng.choice((0.0, 3.0)),
+        batch_share=rng.choice((0.0, 0.05, 0.3)),
+        target_tpot=rng.choice((None, None, 0.5, 1.5)),
+        adaptive_rule=rng.choice(("proportional", "step")),
         groups=groups,
         max_queue_delay=rng.choice((None, None, 10.0)),
     )
@@ -78,6 +82,7 @@ class Fuzz:
         self.fail_rate = self.rng.choice((0.0, 0.0, 0.002))
         self.abort_rate = self.rng.choice((0.0, 0.05))
         self.arrival_rate = self.rng.choice((0.1, 0.4, 0.9))
+        self.batch_rate = self.rng.choice((0.0, 0.5, 0.9))
         self.extras = self.rng.random() < 0.5
         self.most_live = self.rng.choice((6, 12, 30))
         self.driver = Driver(config, lag=self.rng.random() < 0.5, fail=self._fails, tier=tier)
@@ -129,6 +134,10 @@ class Fuzz:
             "n": rng.choice((1, 1, 1, 2, 4)),
             "priority": rng.randint(-2, 2),
             "arrival": self.driver.now,
+            "tenant": rng.choice("abc"),
+            "service_class": ServiceClass.BATCH
+            if rng.random() < self.batch_rate
+            else ServiceClass.REALTIME,
         }
         if self.extras:
             options |= {

@@ -95,6 +95,22 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """Milliseconds, or "on" for `default`."""
+
+    default: float
+    metavar: str = "MS|on"
+
+    def parse(self, raw: object) -> float:
+        if isinstance(raw, str) and raw.strip().lower() == "on":
+            return self.default
+        try:
+            return Number(above=0, high=86_400_000).parse(raw)
+        except ValueError as error:
+            raise ValueError(f"{error}, or on") from None
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """True or false."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from octavo.config.kinds import Bytes, Flag, Integer, Kind, Names, Number, Text
+from octavo.config.kinds import Bytes, Flag, Integer, Kind, Names, Number, Target, Text
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -178,7 +178,46 @@ class Options:
         "The most tokens computed in one step; smaller is smoother, larger is faster for prompts.",
     )
     scheduling_policy: str = option(
-        Text(("fcfs", "priority")), "fcfs", ENGINE, "The order in which waiting requests start."
+        Text(("fcfs", "priority", "fair")),
+        "fcfs",
+        ENGINE,
+        "The order in which waiting requests start, within their class: first come, first served, "
+        "by the priority that they give (lower first), or fair: API keys that have had fewer "
+        "tokens go first.",
+    )
+    priority_ageing: float = option(
+        Number(low=0, high=86400),
+        60.0,
+        ENGINE,
+        "With --scheduling-policy priority, the seconds of waiting that count as much as one level "
+        "of priority; 0: waiting counts for nothing.",
+    )
+    batch_share: float = option(
+        Number(low=0, high=50),
+        5.0,
+        ENGINE,
+        "The percentage of all computed tokens that requests of the batch class get for certain, "
+        "whatever realtime work there is.",
+    )
+    target_tpot_ms: float | None = option(
+        Target(200),
+        None,
+        ENGINE,
+        "Move the limits of a step so that the time per output token stays at this target; on: "
+        "200 ms.",
+    )
+    target_latency_ms: float | None = option(
+        Number(above=0, high=86_400_000),
+        None,
+        ENGINE,
+        "The same for a request as a whole, from its first step to its end.",
+    )
+    adaptive_rule: str = option(
+        Text(("proportional", "step")),
+        "proportional",
+        ENGINE,
+        "How the limits follow a target: in proportion to what is missing, or in steps of 1.5 up "
+        "and 0.8 down.",
     )
     enable_prefix_caching: bool = option(
         Flag(), True, ENGINE, "Keep and share the KV cache of equal prompt beginnings."

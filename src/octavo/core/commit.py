@@ -52,7 +52,7 @@ def commit_rows(
             continue
         outputs += _commit_row(books, flight, answer, now)
         if sequence.yields and not sequence.rows_in_flight:
-            books.preempt(sequence)
+            books.preempt(sequence, sequence.yields_to)
     return outputs
 
 
@@ -81,7 +81,7 @@ def _commit_row(books: Lifecycle, flight: Flight, answer: RowResult, now: float)
         return _end_of_prompt(books, sequence) if prompt_done else []
     if not flight.samples:
         return []
-    return [_extend(books, sequence, answer)]
+    return [_extend(books, sequence, answer, now)]
 
 
 def _publish(books: Lifecycle, sequence: Sequence) -> None:
@@ -111,7 +111,7 @@ def _end_of_prompt(books: Lifecycle, sequence: Sequence) -> list[Output]:
     return outputs
 
 
-def _extend(books: Lifecycle, sequence: Sequence, answer: RowResult) -> Output:
+def _extend(books: Lifecycle, sequence: Sequence, answer: RowResult, now: float) -> Output:
     """Append the sampled tokens up to a stop; the output that tells of them."""
     reason: FinishReason | None = None
     stop: int | None = None
@@ -131,6 +131,8 @@ def _extend(books: Lifecycle, sequence: Sequence, answer: RowResult) -> Output:
     if sequence.live.submission.params.logprobs is not None:
         output.logprobs = logprobs
     if reason is not None:
+        if sequence.live.started is not None:
+            books.limits.note_latency(now - sequence.live.started, len(books.running))
         books.finish(sequence, reason, output)
         output.stop_reason = stop
     return output

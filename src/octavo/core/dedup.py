@@ -6,7 +6,8 @@ Does not know: queues, memory, or why an owner stops.
 A sequence whose next full block is being computed by another (its owner) is parked until the owner
 has published the last block that both have in common. If the owner stops before, its waiters are
 handed back: the first that is looked at becomes the owner, the rest park behind it. Owners run and
-waiters hold nothing, so that no circle of waiting can arise. A waiter lends its owner its priority.
+waiters hold nothing, so that no circle of waiting can arise. A waiter lends its owner its standing
+(class and priority).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ class InFlightPrefixes:
         self._owners: dict[bytes, Sequence] = {}
         self._parked: dict[bytes, dict[int, Sequence]] = {}
         self._size = 0
+        self.batch = 0
+        """How many of the parked are of the batch class."""
 
     def __len__(self) -> int:
         """How many are parked."""
@@ -42,9 +45,10 @@ class InFlightPrefixes:
         content = waiter.hashes[last]
         self._parked.setdefault(content, {})[waiter.rid] = waiter
         self._size += 1
+        self.batch += waiter.batch
         waiter.owner, waiter.awaited = owner, content
         owner.waiters[waiter.rid] = waiter
-        best = waiter.priority
+        best = waiter.standing
         owner.lent = best if owner.lent is None else min(owner.lent, best)
 
     def unpark(self, waiter: Sequence) -> None:
@@ -87,6 +91,7 @@ class InFlightPrefixes:
             return
         waiter.owner = waiter.awaited = None
         self._size -= 1
+        self.batch -= waiter.batch
         group = self._parked[content]
         del group[waiter.rid]
         if not group:
@@ -95,5 +100,5 @@ class InFlightPrefixes:
 
 
 def _lend(owner: Sequence) -> None:
-    """The owner's lent priority is the best of those that still wait for it."""
-    owner.lent = min((waiter.priority for waiter in owner.waiters.values()), default=None)
+    """The owner's lent standing is the best of those that still wait for it."""
+    owner.lent = min((waiter.standing for waiter in owner.waiters.values()), default=None)

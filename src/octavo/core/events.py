@@ -28,7 +28,7 @@ class EventKind(enum.Enum):
     ROW = "row"
     """`value`: tokens of the row."""
     PREEMPTED = "preempted"
-    """`value`: computed tokens that are lost."""
+    """`value`: computed tokens that are lost; `detail`: the cause."""
     FINISHED = "finished"
     """`value`: output tokens in all; `detail`: the finish reason."""
 

@@ -15,6 +15,7 @@ their blocks are there before those that they push out of the window are given b
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Collection
 
 from octavo.core.admission import peak_blocks
 from octavo.core.lifecycle import Lifecycle
@@ -22,13 +23,20 @@ from octavo.core.sequence import Sequence
 
 
 class Forecast:
-    """`caution` as in `OutputLengths.remaining`: how often the candidate was preempted."""
+    """`caution` as in `OutputLengths.remaining`: how often the candidate was preempted for want of
+    blocks. `without`: what it would be if these running sequences were gone."""
 
-    def __init__(self, books: Lifecycle, caution: int) -> None:
+    def __init__(self, books: Lifecycle, caution: int, without: Collection[Sequence] = ()) -> None:
         self.caution = caution
         self._books = books
         self._groups = [_GroupForecast(books, group) for group in range(len(books.tables.pools))]
+        gone = {sequence.rid for sequence in without}
+        self._idle = len(books.running) <= len(gone)
         for sequence in books.running:
+            if sequence.rid in gone:
+                for group in self._groups:
+                    group.leave(sequence)
+                continue
             remaining = self._remaining(sequence)
             for group in self._groups:
                 group.count(sequence, remaining)
@@ -42,7 +50,8 @@ class Forecast:
         begin at some time, and no more room than this will come.
         """
         remaining = self._remaining(candidate)
-        first = not self._books.running
+        first = self._idle
+        self._idle = False
         before = [group.state() for group in self._groups]
         for group in self._groups:
             if not group.add(candidate, hits, remaining) or not (
@@ -50,6 +59,7 @@ class Forecast:
             ):
                 for counted, state in zip(self._groups, before, strict=True):
                     counted.restore(*state)
+                self._idle = first
                 return False
         return True
 
@@ -89,6 +99,12 @@ class _GroupForecast:
         self._held += max(0, needs - len(table) + table.first)
         exclusive = max(0, needs - self._tables.shared_prefix(sequence.tables, self._group))
         self._foresee(sequence, exclusive, remaining, sequence.known - sequence.start)
+
+    def leave(self, sequence: Sequence) -> None:
+        """A running sequence that would be gone; blocks that others share stay."""
+        table = sequence.tables[self._group]
+        shared = self._tables.shared_prefix(sequence.tables, self._group)
+        self._held -= len(table) - table.first - shared
 
     def add(self, candidate: Sequence, hits: int, remaining: int) -> bool:
         """Counts it too, unless it does not fit even now (then nothing changes)."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 
+from octavo.core.adaptive import AdaptiveBatch
 from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
 from octavo.core.deadlines import DEADLINE_EXCEEDED, Deadlines
@@ -26,10 +27,10 @@ from octavo.core.dedup import InFlightPrefixes
 from octavo.core.demand import Demand
 from octavo.core.events import Event, EventKind, Sink
 from octavo.core.plan import Load
-from octavo.core.policy import Policy
+from octavo.core.policy import ByClass, Policy
 from octavo.core.request import FinishReason, Output
 from octavo.core.sequence import Live, Sequence, State, Wait
-from octavo.core.stats import Counters
+from octavo.core.stats import Cause, Counters
 from octavo.core.tables import Tables
 from octavo.core.tier import Tier, TierBook
 from octavo.core.waiting import WaitingQueue
@@ -52,17 +53,27 @@ class Lifecycle:
         tier: Tier | None = None,
     ) -> None:
         self.config = config
-        self.policy = policy
+        self.policy: Policy = ByClass(policy)
         self.tables = Tables(config.group_specs)
         self.dedup = InFlightPrefixes()
         self.tier = TierBook(self.tables, tier if config.enable_prefix_caching else None)
         self.lengths = OutputLengths()
         self.counters = Counters()
+        self.limits = AdaptiveBatch(
+            config.max_running,
+            config.max_num_batched_tokens,
+            config.target_tpot,
+            config.target_latency,
+            config.adaptive_rule,
+        )
+        """Of a step, as they are now."""
         self.live: dict[str, Live] = {}
         self.running: list[Sequence] = []
         """In the policy's order."""
-        self.queue = WaitingQueue(policy)
-        self.alone_queue = WaitingQueue(policy)
+        self.queue = WaitingQueue(self.policy)
+        """Realtime sequences."""
+        self.batch_queue = WaitingQueue(self.policy)
+        self.alone_queue = WaitingQueue(self.policy)
         """Sequences of the one active request that must not share a step."""
         self.alone: deque[Live] = deque()
         """Such requests in order of arrival; the first is the active one."""
@@ -79,6 +90,16 @@ class Lifecycle:
         self.ready: list[Output] = []
         self._sink = sink
 
+    @property
+    def waiting_batch(self) -> int:
+        """Sequences of the batch class that are waiting, parked or loading."""
+        apart = sum(
+            sequence.batch and sequence.state is State.WAITING
+            for live in self.alone
+            for sequence in live.sequences
+        )
+        return len(self.batch_queue) + self.dedup.batch + self.tier.batch + apart
+
     # ---- states -------------------------------------------------------------------------------
 
     def enter(self, live: Live) -> None:
@@ -90,6 +111,7 @@ class Lifecycle:
         self.deadlines.add(live)
         if live.submission.alone:
             self.alone.append(live)
+        self.policy.entered(live)
         self._enqueue_all(live)
 
     def begin(self, sequence: Sequence, now: float) -> None:
@@ -132,11 +154,13 @@ class Lifecycle:
         """Out of the queue, to begin."""
         self._queue_of(sequence).remove(sequence)
 
-    def preempt(self, sequence: Sequence, cause: str = "memory") -> None:
+    def preempt(self, sequence: Sequence, cause: Cause) -> None:
         """RUNNING to WAITING: the blocks go, all known tokens are computed again later."""
-        self.emit(EventKind.PREEMPTED, sequence, sequence.computed)
-        self.counters.preempted(cause)
+        self.emit(EventKind.PREEMPTED, sequence, sequence.computed, cause)
+        self.counters.preempted(cause, sequence.live.submission.service_class)
         sequence.preemptions += 1
+        sequence.squeezed += cause is Cause.BLOCKS
+        sequence.sheltered = False
         self.unyield(sequence)
         self.running.remove(sequence)
         woken = self.dedup.stop(sequence)
@@ -148,9 +172,9 @@ class Lifecycle:
         self.enqueue(sequence)
         self.wake(woken)
 
-    def yield_later(self, sequence: Sequence) -> None:
+    def yield_later(self, sequence: Sequence, cause: Cause) -> None:
         """Preempt a running sequence once its rows in flight are collected."""
-        sequence.yields = True
+        sequence.yields, sequence.yields_to = True, cause
         self.yielding += 1
 
     def unyield(self, sequence: Sequence) -> None:
@@ -167,7 +191,7 @@ class Lifecycle:
         live = leader.live
         forks, live.forks = live.forks, []
         for sequence in forks:
-            if len(self.running) >= self.config.max_running:
+            if len(self.running) >= self.limits.rows:
                 self.enqueue(sequence)
                 continue
             n = leader.prompt_len
@@ -265,7 +289,9 @@ class Lifecycle:
         self.counters.reclaim(sequence.reclaim, self.tables.release(sequence.tables))
 
     def _queue_of(self, sequence: Sequence) -> WaitingQueue:
-        return self.alone_queue if sequence.alone else self.queue
+        if sequence.alone:
+            return self.alone_queue
+        return self.batch_queue if sequence.batch else self.queue
 
     def _enqueue_all(self, live: Live) -> None:
         for sequence in live.sequences:
@@ -275,6 +301,7 @@ class Lifecycle:
     def _start(self, live: Live, now: float) -> None:
         if live.started is None:
             live.started = now
+            self.policy.began(live)
             self._no_longer_unstarted(live, began=True)
             self.counters.looked_up(len(live.submission.prompt), live.cached_tokens or 0)
 
@@ -301,6 +328,7 @@ class Lifecycle:
             return
         del self.live[live.submission.request_id]
         self.deadlines.remove(live)
+        self.policy.left(live)
         if live.started is None:
             self._no_longer_unstarted(live, began=False)
         if live.submission.alone:

@@ -21,6 +21,9 @@ class FinishReason(enum.StrEnum):
 
 
 class ServiceClass(enum.StrEnum):
+    """Which work comes first. Realtime goes before batch in everything and may push it out; batch
+    has what is left and a small share for certain."""
+
     REALTIME = "realtime"
     BATCH = "batch"
 

@@ -50,7 +50,8 @@ class Scheduler:
         """`policy` overrides the one that the config names; `sink` receives events; blocks outside
         the pool are in `tier`."""
         self.config = config
-        self.books = Lifecycle(config, policy or make_policy(config.policy), sink, tier)
+        policy = policy or make_policy(config.policy, config.priority_ageing)
+        self.books = Lifecycle(config, policy, sink, tier)
         """All state; for the core's own modules and for tests."""
         self.counters = self.books.counters
         self.flights: dict[int, list[Flight]] = {}
@@ -61,6 +62,8 @@ class Scheduler:
         self._intake = Intake(self.books, self._throughput)
         self._began: dict[int, float] = {}
         """When each step in flight was planned."""
+        self._committed: float | None = None
+        """When the last step was committed."""
         self._last_alone = False
         self._stalled = False
 
@@ -147,6 +150,7 @@ class Scheduler:
         if flights:
             tokens = sum(flight.count for flight in flights)
             self.books.demand.passed(self._throughput.record(now, tokens, began))
+        self._measure(flights, now)
         outputs = commit_rows(self.books, flights, plan, result, now)
         return self._take_ready() + outputs
 
@@ -199,18 +203,24 @@ class Scheduler:
             for live in list(books.alone)[1:]
             for sequence in live.sequences
         )
-        return (
-            len(books.queue) + len(books.alone_queue) + len(books.dedup) + len(books.tier) + behind
-        )
+        queued = len(books.queue) + len(books.batch_queue) + len(books.alone_queue)
+        return queued + len(books.dedup) + len(books.tier) + behind
 
     def stats(self) -> SchedulerStats:
         """A snapshot. Walks the tables of running sequences."""
-        return snapshot(self.books, self.waiting)
+        return snapshot(self.books, self.waiting, self._planner.share.credit)
 
     def reset_prefix_cache(self) -> int:
         """Forget all cached content; running requests go on. Returns the blocks forgotten."""
         self.books.tier.reset()
         return max(pool.reset_cache() for pool in self.books.tables.pools)
+
+    def _measure(self, flights: list[Flight], now: float) -> None:
+        """How long sequences that decode waited for this step's token: since the last step."""
+        books, before = self.books, self._committed
+        self._committed = now
+        if before is not None and any(one.samples and one.sequence.outputs for one in flights):
+            books.limits.note_tpot(now - before, len(books.running))
 
     def _turns(self) -> tuple[bool, ...]:
         """Steps of the request that must be by itself alternate with those of all others."""
@@ -226,5 +236,5 @@ class Scheduler:
         books = self.books
         if books.running:
             return books.running[0].live
-        first = books.queue.peek() or books.alone_queue.peek()
+        first = books.queue.peek() or books.alone_queue.peek() or books.batch_queue.peek()
         return first.live if first is not None else next(iter(books.live.values()))

@@ -19,8 +19,12 @@ import enum
 from dataclasses import dataclass, field
 
 from octavo.core.plan import TokenLogprob
-from octavo.core.request import Submission
+from octavo.core.request import ServiceClass, Submission
+from octavo.core.stats import Cause
 from octavo.core.tables import Table
+
+Key = tuple[float, ...]
+"""Sorts sequences in order of service."""
 
 
 class State(enum.Enum):
@@ -62,6 +66,10 @@ class Live:
     unfinished: int = 0
     started: float | None = None
     """When its first row was planned."""
+    tag: float = 0.0
+    """Its place in the order between tenants."""
+    charged: int = 0
+    """Tokens that its tenant was charged when it came."""
     cached_tokens: int | None = None
     logprobs_due: bool = False
     """Prompt logprobs are wanted and were not given yet."""
@@ -99,8 +107,10 @@ class Sequence:
     """The executor knows its rid."""
     yields: bool = False
     """Will be preempted as soon as its rows in flight are collected."""
-    lent: int | None = None
-    """The best priority among those that wait for its blocks."""
+    yields_to: Cause = Cause.BLOCKS
+    """Why it will."""
+    lent: tuple[int, int] | None = None
+    """The best standing among those that wait for its blocks."""
     waiters: dict[int, Sequence] = field(default_factory=dict)
     owner: Sequence | None = None
     """Whom it waits for, while parked."""
@@ -112,6 +122,10 @@ class Sequence:
     """Its place in the queue, 0 for none."""
     planned_step: int = -1
     preemptions: int = 0
+    squeezed: int = 0
+    """How many of its preemptions were for want of blocks: its length was guessed too short."""
+    sheltered: bool = False
+    """A batch row that its class was owed: realtime work does not push it out."""
     cumulative_logprob: float = 0.0
     reclaim: str = ""
     """Why its blocks go back to the pool, once it has ended."""
@@ -159,7 +173,22 @@ class Sequence:
         )
 
     @property
-    def priority(self) -> int:
-        """Its own priority or the better one of those that wait for it. Lower goes first."""
-        own = self.live.submission.priority
+    def batch(self) -> bool:
+        """Whether it is of the batch class."""
+        return self.live.submission.service_class == ServiceClass.BATCH
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """(rank of the class, priority): its own, or the better one of those that wait for it.
+        Lower goes first."""
+        own = (int(self.batch), self.live.submission.priority)
         return own if self.lent is None else min(own, self.lent)
+
+    @property
+    def rank(self) -> int:
+        """0 where it goes with realtime work, 1 with batch work."""
+        return self.standing[0]
+
+    @property
+    def priority(self) -> int:
+        return self.standing[1]

@@ -6,9 +6,12 @@ Does not know: metrics formats.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from octavo.core.request import ServiceClass
 
 if TYPE_CHECKING:
     from octavo.core.lifecycle import Lifecycle
@@ -16,6 +19,13 @@ if TYPE_CHECKING:
 
 RECENT = 1000
 """Requests whose prompts count for the recent hit rate."""
+
+
+class Cause(enum.StrEnum):
+    """Why a sequence was preempted."""
+
+    BLOCKS = "blocks"
+    CLASS = "class"
 
 
 @dataclass(slots=True)
@@ -27,6 +37,8 @@ class Counters:
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
+    preemptions_by: dict[str, int] = field(default_factory=dict)
+    """By cause and class: "blocks/batch"."""
     copies: int = 0
     steps: int = 0
     stalls: int = 0
@@ -37,7 +49,6 @@ class Counters:
     """Choices by finish reason."""
     refused: dict[str, int] = field(default_factory=dict)
     """Requests by refusal code."""
-    preemption_causes: dict[str, int] = field(default_factory=dict)
     reclaimed: dict[str, int] = field(default_factory=dict)
     """Blocks that went from a sequence back to the pool, by cause: "finished", "aborted",
     "failed", "expired", "preempted", "window"."""
@@ -50,10 +61,6 @@ class Counters:
         self.cached_tokens += cached
         self.recent.append((prompt, cached))
 
-    def preempted(self, cause: str) -> None:
-        self.preemptions += 1
-        self.preemption_causes[cause] = self.preemption_causes.get(cause, 0) + 1
-
     def reclaim(self, cause: str, blocks: int) -> None:
         if blocks:
             self.reclaimed[cause] = self.reclaimed.get(cause, 0) + blocks
@@ -64,6 +71,11 @@ class Counters:
         prompts = sum(prompt for prompt, _ in self.recent)
         return sum(cached for _, cached in self.recent) / prompts if prompts else 0.0
 
+    def preempted(self, cause: Cause, service_class: ServiceClass) -> None:
+        self.preemptions += 1
+        key = f"{cause.value}/{service_class.value}"
+        self.preemptions_by[key] = self.preemptions_by.get(key, 0) + 1
+
 
 @dataclass(slots=True)
 class SchedulerStats:
@@ -72,6 +84,8 @@ class SchedulerStats:
 
     running: int
     waiting: int
+    running_by_class: dict[str, int]
+    waiting_by_class: dict[str, int]
     waiting_tokens: int
     blocks_total: int
     blocks_held: int
@@ -85,12 +99,24 @@ class SchedulerStats:
     generated_tokens_total: int
     computed_tokens_total: int
     preemptions_total: int
+    preemptions_by_total: dict[str, int]
+    """By cause ("blocks": one in front of it needed them; "class": realtime work came) and class,
+    such as "class/batch"."""
+    adaptive_rows: int
+    """Rows that a step may have now, where they follow a target; else the fixed limit."""
+    adaptive_tokens: int
+    adaptive_tpot: float
+    """Mean of the last times between tokens, in seconds; 0 without a target."""
+    adaptive_latency: float
+    adaptive_changes_total: dict[str, int]
+    """How often the limits were "raised" and "lowered"."""
+    batch_credit: int
+    """Tokens that the batch class is owed now; below 0 it has had more than its share."""
     copies_total: int
     blocks_evicted_total: int
     steps_total: int
     finished_total: dict[str, int]
     refused_total: dict[str, int]
-    preemption_causes_total: dict[str, int]
     blocks_reclaimed_total: dict[str, int]
     prefix_hit_rate: float
     group_blocks: dict[str, int]
@@ -103,11 +129,12 @@ class SchedulerStats:
     tier_loaded_total: int
 
 
-def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
+def snapshot(books: Lifecycle, waiting: int, batch_credit: int) -> SchedulerStats:
     """The figures now."""
     pools = books.tables.pools
-    counters = books.counters
+    counters, limits = books.counters, books.limits
     filled, logical = _filled(books)
+    batch = sum(sequence.batch for sequence in books.running)
     blocks: dict[str, int] = {}
     held: dict[str, int] = {}
     for pool in pools:
@@ -117,6 +144,8 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
     return SchedulerStats(
         running=len(books.running),
         waiting=waiting,
+        running_by_class=by_class(len(books.running) - batch, batch),
+        waiting_by_class=by_class(waiting - books.waiting_batch, books.waiting_batch),
         waiting_tokens=books.unstarted_tokens,
         blocks_total=sum(pool.total for pool in pools),
         blocks_held=sum(pool.held for pool in pools),
@@ -130,12 +159,18 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
         generated_tokens_total=counters.generated_tokens,
         computed_tokens_total=counters.computed_tokens,
         preemptions_total=counters.preemptions,
+        preemptions_by_total=dict(counters.preemptions_by),
+        batch_credit=batch_credit,
+        adaptive_rows=limits.rows,
+        adaptive_tokens=limits.tokens,
+        adaptive_tpot=limits.tpot.mean,
+        adaptive_latency=limits.latency.mean,
+        adaptive_changes_total={"raised": limits.raised, "lowered": limits.lowered},
         copies_total=counters.copies,
         blocks_evicted_total=sum(pool.evictions for pool in pools),
         steps_total=counters.steps,
         finished_total=dict(counters.finished),
         refused_total=dict(counters.refused),
-        preemption_causes_total=dict(counters.preemption_causes),
         blocks_reclaimed_total=dict(counters.reclaimed),
         prefix_hit_rate=counters.hit_rate,
         group_blocks=blocks,
@@ -144,6 +179,10 @@ def snapshot(books: Lifecycle, waiting: int) -> SchedulerStats:
         tier_misses_total=books.tier.misses,
         tier_loaded_total=books.tier.loaded,
     )
+
+
+def by_class(realtime: int, batch: int) -> dict[str, int]:
+    return {ServiceClass.REALTIME.value: realtime, ServiceClass.BATCH.value: batch}
 
 
 def _filled(books: Lifecycle) -> tuple[int, int]:

@@ -85,6 +85,13 @@ class TierBook:
         return len(self._waiting)
 
     @property
+    def batch(self) -> int:
+        """How many of them are of the batch class."""
+        return sum(
+            load.waiters[rid].batch for rid, load in self._waiting.items() if rid in load.waiters
+        )
+
+    @property
     def loading(self) -> bool:
         """Whether blocks are on their way in."""
         return bool(self._by_id)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import heapq
 
-from octavo.core.policy import Key, Policy
-from octavo.core.sequence import Sequence
+from octavo.core.policy import Policy
+from octavo.core.sequence import Key, Sequence
 
 
 class WaitingQueue:
@@ -43,6 +43,15 @@ class WaitingQueue:
                 return sequence
             heapq.heappop(self._heap)
         return None
+
+    def first(self, count: int) -> list[Sequence]:
+        """The next `count` sequences in order (or fewer), left in their places."""
+        taken: list[tuple[Key, int, Sequence]] = []
+        while len(taken) < count and self.peek() is not None:
+            taken.append(heapq.heappop(self._heap))
+        for entry in taken:
+            heapq.heappush(self._heap, entry)
+        return [sequence for _, _, sequence in taken]
 
     def remove(self, sequence: Sequence) -> bool:
         """Take a sequence out of the queue; False if it is not in it."""

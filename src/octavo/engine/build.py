@@ -105,6 +105,11 @@ def _scheduler_config(config: EngineConfig, loaded: Loaded) -> SchedulerConfig:
         eos_token_ids=tuple(loaded.info.eos_token_ids),
         fingerprint=loaded.fingerprint,
         policy=config.scheduling_policy,
+        priority_ageing=config.priority_ageing,
+        batch_share=config.batch_share,
+        target_tpot=config.target_tpot,
+        target_latency=config.target_latency,
+        adaptive_rule=config.adaptive_rule,
         groups=_groups(config, loaded),
     )
 

@@ -36,6 +36,11 @@ class EngineConfig(msgspec.Struct, kw_only=True, frozen=True):
     max_waiting_tokens: int = 8_000_000
     max_queue_delay: float | None = None
     scheduling_policy: str = "fcfs"
+    priority_ageing: float = 60.0
+    batch_share: float = 0.05
+    target_tpot: float | None = None
+    target_latency: float | None = None
+    adaptive_rule: str = "proportional"
     enable_prefix_caching: bool = True
     dtype: str = "auto"
     quantize: str = "none"
@@ -114,6 +119,9 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     step: int = 0
     running: int = 0
     waiting: int = 0
+    running_by_class: dict[str, int] = {}
+    """Of `running`, by class: "realtime", "batch"."""
+    waiting_by_class: dict[str, int] = {}
     waiting_tokens: int = 0
     blocks_total: int = 0
     blocks_held: int = 0
@@ -132,6 +140,18 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     generated_tokens_total: int = 0
     computed_tokens_total: int = 0
     preemptions_total: int = 0
+    preemptions_by_total: dict[str, int] = {}
+    """By cause and class: "blocks/realtime", "class/batch"."""
+    adaptive_rows: int = 0
+    """Rows that a step may have now, where they follow a target; else the fixed limit."""
+    adaptive_tokens: int = 0
+    adaptive_tpot: float = 0.0
+    """Mean of the last times between tokens, in seconds; 0 without a target."""
+    adaptive_latency: float = 0.0
+    adaptive_changes_total: dict[str, int] = {}
+    """How often the limits were "raised" and "lowered"."""
+    batch_credit: int = 0
+    """Tokens that the batch class is owed."""
     copies_total: int = 0
     blocks_evicted_total: int = 0
     finished_total: dict[str, int] = {}
@@ -145,7 +165,6 @@ class EngineStats(msgspec.Struct, tag="stats", kw_only=True):
     tier_active: bool = False
     """Whether there is a tier for blocks outside the pools, and it works. Tier figures count
     blocks."""
-    preemption_causes_total: dict[str, int] = {}
     blocks_reclaimed_total: dict[str, int] = {}
     prefix_hit_rate: float = 0.0
     nonfinite_total: int = 0

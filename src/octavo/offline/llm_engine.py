@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.core.params import ParamError, SamplingParams
-from octavo.core.request import Output, Submission
+from octavo.core.request import Output, ServiceClass, Submission
 from octavo.engine.build import Progress, build_engine_core
 from octavo.offline.outputs import Collector, RequestOutput
 from octavo.offline.prepare import Prepared, prepare
@@ -52,8 +52,10 @@ class LLMEngine:
         params: SamplingParams | None = None,
         *,
         priority: int = 0,
+        service_class: ServiceClass = ServiceClass.REALTIME,
     ) -> None:
         """`prompt` is text or token ids; `params` None stands for the model's own defaults.
+        Realtime requests go before batch ones, lower priorities first within a class.
         Raises ParamError and core.request.Refused."""
         if request_id in self._collectors:
             raise ParamError("request_id", f"request_id {request_id!r} is in use")
@@ -70,6 +72,7 @@ class LLMEngine:
             secrets.randbits(63) if params.seed is None else params.seed,
             time.monotonic(),
             priority,
+            service_class,
         )
         self._core.add(submission)  # refuses what is not fit for anything that follows
         self._collectors[request_id] = Collector(submission, text, self.tokenizer)

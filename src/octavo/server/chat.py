@@ -29,6 +29,7 @@ from octavo.server.messages import chat_prompt
 from octavo.server.record import record_of
 from octavo.server.respond import respond
 from octavo.server.sampling import priority_of, sampling_params, timeout_of
+from octavo.server.service import service_class_of
 from octavo.server.serving import Serving
 from octavo.server.sse import event
 from octavo.server.types import (
@@ -85,7 +86,10 @@ async def _job(serving: Serving, body: ChatRequest, request: Request) -> Job:
     ids = await chat_prompt(serving, body.messages, body)
     request_id = f"chatcmpl-{uuid.uuid4().hex}"
     record = record_of(request.scope)
-    generation = Generation(serving, record, request_id, [ids], params, priority_of(body), timeout)
+    service_class = service_class_of(request.scope, body.service_tier)
+    generation = Generation(
+        serving, record, request_id, [ids], params, priority_of(body), timeout, service_class
+    )
     return Job(body.model or serving.name, body, params, generation, request_id)
 
 

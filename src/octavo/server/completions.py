@@ -37,6 +37,7 @@ from octavo.server.prompts import prompt_ids, split_prompts
 from octavo.server.record import record_of
 from octavo.server.respond import respond
 from octavo.server.sampling import priority_of, sampling_params, timeout_of
+from octavo.server.service import service_class_of
 from octavo.server.serving import Serving
 from octavo.server.sse import event
 from octavo.server.types import Completion, CompletionChoice, CompletionRequest
@@ -108,14 +109,10 @@ async def _job(serving: Serving, body: CompletionRequest, request: Request) -> J
     _check_volume(params, prompts)
     echoes = _echoes(serving, body, prompts)
     request_id = f"cmpl-{uuid.uuid4().hex}"
+    service_class = service_class_of(request.scope, body.service_tier)
+    record = record_of(request.scope)
     generation = Generation(
-        serving,
-        record_of(request.scope),
-        request_id,
-        prompts,
-        params,
-        priority_of(body),
-        timeout,
+        serving, record, request_id, prompts, params, priority_of(body), timeout, service_class
     )
     return Job(serving, body, params, prompts, generation, echoes, request_id)
 

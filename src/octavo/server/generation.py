@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from octavo.core.deadlines import DEADLINE_EXCEEDED
 from octavo.core.params import ParamError, SamplingParams
 from octavo.core.plan import TokenLogprob
-from octavo.core.request import FinishReason, Output, Refused, Submission
+from octavo.core.request import FinishReason, Output, Refused, ServiceClass, Submission
 from octavo.engine.choices import best_choices
 from octavo.server.errors import ApiError, from_output, from_refused
 from octavo.server.metrics import Metrics
@@ -139,6 +139,7 @@ class Generation:
         params: SamplingParams,
         priority: int = 0,
         timeout: float | None = None,
+        service_class: ServiceClass = ServiceClass.REALTIME,
     ) -> None:
         _check_room(serving, prompts)
         if len(prompts) * params.choices > MAX_SEQUENCES:
@@ -157,7 +158,7 @@ class Generation:
             seed = secrets.randbits(63) if params.seed is None else params.seed
             one = Submission(
                 f"{request_id}-{index}", prompt, fitted, seed, record.arrival, priority,
-                tenant=record.key_name or "", timeout=timeout,
+                service_class, tenant=record.key_name or "", timeout=timeout,
             )  # fmt: skip
             texts = [ChoiceText(serving.tokenizer, fitted, prompt) for _ in range(fitted.choices)]
             self._runs.append(PromptRun(index, one, [ChoiceRun(text) for text in texts]))
@@ -249,7 +250,7 @@ class Generation:
             choice.note(output, now, metrics)
         if output.queue_time is not None and run.queue_time is None:
             run.queue_time = output.queue_time
-            metrics.queue_time.observe(output.queue_time)
+            metrics.queued(run.submission.service_class, output.queue_time)
         if output.cached_tokens is not None:
             run.cached_tokens = max(run.cached_tokens, output.cached_tokens)
         if output.prompt_logprobs is not None:

@@ -25,6 +25,7 @@ from octavo.server.probes import serving_of
 from octavo.server.prompts import prompt_ids
 from octavo.server.record import record_of
 from octavo.server.sampling import priority_of, sampling_params, timeout_of
+from octavo.server.service import service_class_of
 from octavo.server.sse import EventStream, until_disconnect
 from octavo.server.types import GenerateRequest
 
@@ -51,8 +52,10 @@ async def generate(request: Request) -> Response:
         body.prompt, serving.tokenizer, serving.vocab_size, serving.max_model_len
     )
     record = record_of(request.scope)
+    service_class = service_class_of(request.scope)
+    request_id = f"gen-{uuid.uuid4().hex}"
     generation = Generation(
-        serving, record, f"gen-{uuid.uuid4().hex}", prompts, params, priority_of(body), timeout
+        serving, record, request_id, prompts, params, priority_of(body), timeout, service_class
     )
     answers = [Answer(body.prompt) for _ in range(params.choices)]
     if body.stream:

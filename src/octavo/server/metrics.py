@@ -5,7 +5,7 @@ Does not know: HTTP routes or sampling. `metric_reference` is what the reference
 
 Names are vLLM's where the meaning is the same, with the prefix `octavo:`. All times are seconds.
 Labels come from bounded sets: the served name, route templates, status codes, finish reasons,
-causes, the KV groups of the model.
+causes, the KV groups of the model, the two classes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from octavo.core.request import ServiceClass
 from octavo.engine.messages import EngineStats
 
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -43,6 +44,14 @@ class Row:
 TABLE = (
     Row("num_requests_running", "gauge", "Sequences that are running."),
     Row("num_requests_waiting", "gauge", "Sequences that wait to run."),
+    Row("class_requests_running", "gauge", "Sequences of a class that run.", ("service_class",)),
+    Row("class_requests_waiting", "gauge", "Sequences of a class that wait.", ("service_class",)),
+    Row("batch_credit_tokens", "gauge", "Tokens owed to the batch class; below 0: had too much."),
+    Row("adaptive_max_num_seqs", "gauge", "Rows that a step may have now (--target-tpot-ms)."),
+    Row("adaptive_max_num_batched_tokens", "gauge", "Tokens that a step may have now."),
+    Row("adaptive_tpot_seconds", "gauge", "Mean of the last times between tokens; 0: no target."),
+    Row("adaptive_latency_seconds", "gauge", "Mean of the last requests' times; 0: no target."),
+    Row("adaptive_changes", "counter", "Moves of a step's limits.", ("direction",)),
     Row("num_waiting_tokens", "gauge", "Prompt tokens of the sequences that wait."),
     Row("kv_cache_usage_perc", "gauge", "Share of KV blocks held, 0 to 1, in the fullest group."),
     Row("kv_blocks_total", "gauge", "KV blocks in the pools."),
@@ -60,7 +69,11 @@ TABLE = (
         "Share of prompt tokens found in the prefix cache, of the last 1,000 requests, 0 to 1.",
     ),
     Row("num_preemptions", "counter", "Sequences preempted, to be computed again later."),
-    Row("num_preemptions_by_cause", "counter", "The same by cause: memory.", ("cause",)),
+    Row(
+        "preemptions_by_cause", "counter",
+        "Sequences preempted, by cause (blocks: others needed them; class: realtime came) and "
+        "class.", ("cause", "service_class"),
+    ),
     Row("kv_block_copies", "counter", "Blocks copied on write."),
     Row("kv_blocks_evicted", "counter", "Cached blocks reused for something else."),
     Row("kv_tier_hits", "counter", "KV blocks asked of the disk tier."),
@@ -103,6 +116,10 @@ TABLE = (
     ),
     Row("e2e_request_latency_seconds", "histogram", "Arrival to the end, a prompt.", (), SLOW),
     Row("request_queue_time_seconds", "histogram", "Arrival to first step, a prompt.", (), SLOW),
+    Row(
+        "class_queue_time_seconds", "histogram", "Arrival to first step, a prompt, by class.",
+        ("service_class",), SLOW,
+    ),
     Row("request_prompt_tokens", "histogram", "Tokens of a prompt.", (), TOKENS),
     Row("request_generation_tokens", "histogram", "Tokens generated for a choice.", (), TOKENS),
     Row("request_params_n", "histogram", "Choices asked for.", (), COUNTS),
@@ -163,7 +180,11 @@ class Metrics:
         self.itl = self._histogram("inter_token_latency_seconds")
         self.tpot = self._histogram("request_time_per_output_token_seconds")
         self.e2e = self._histogram("e2e_request_latency_seconds")
-        self.queue_time = self._histogram("request_queue_time_seconds")
+        self._queue_time = self._histogram("request_queue_time_seconds")
+        self._class_queue_time = {
+            one: self._histograms["class_queue_time_seconds"].labels(model, one.value)
+            for one in ServiceClass
+        }
         self.prompt_tokens = self._histogram("request_prompt_tokens")
         self.generation_tokens = self._histogram("request_generation_tokens")
         self.choices = self._histogram("request_params_n")
@@ -171,6 +192,11 @@ class Metrics:
         self.batches: Callable[[], Mapping[str, float]] = dict
         """Values of durable batches by metric; empty on a server without."""
         self.registry.register(_EngineCollector(model, view, lambda: self.batches()))
+
+    def queued(self, service_class: ServiceClass, seconds: float) -> None:
+        """How long a prompt waited for its first step."""
+        self._queue_time.observe(seconds)
+        self._class_queue_time[service_class].observe(seconds)
 
     def finished(self, reason: str) -> None:
         """Count a choice that ended."""
@@ -217,17 +243,24 @@ class _EngineCollector(Collector):
             kind = GaugeMetricFamily if row.type == "gauge" else CounterMetricFamily
             family = kind(PREFIX + row.name, row.help, labels=(MODEL, *row.labels))
             for label, value in values[row.name].items():
-                family.add_metric([self._model, label] if row.labels else [self._model], value)
+                labels = label.split("/", len(row.labels) - 1) if row.labels else []
+                family.add_metric([self._model, *labels], value)
             yield family
 
 
 def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
-    """By metric, by label value ("" where there is none). Before the first snapshot: nought."""
+    """By metric, by label values ("" where there is none, "a/b" for two). Before the first
+    snapshot: nought."""
     stats = view.stats or EngineStats(model="")
     held = stats.blocks_held
     plain: dict[str, float] = {
         "num_requests_running": stats.running,
         "num_requests_waiting": stats.waiting,
+        "adaptive_max_num_seqs": stats.adaptive_rows,
+        "adaptive_max_num_batched_tokens": stats.adaptive_tokens,
+        "adaptive_tpot_seconds": stats.adaptive_tpot,
+        "adaptive_latency_seconds": stats.adaptive_latency,
+        "batch_credit_tokens": stats.batch_credit,
         "num_waiting_tokens": stats.waiting_tokens,
         "kv_cache_usage_perc": _usage(stats),
         "kv_blocks_total": stats.blocks_total,
@@ -261,11 +294,15 @@ def engine_values(view: EngineView) -> dict[str, dict[str, float]]:
     values = {name: {"": float(value)} for name, value in plain.items()}
     values["kv_group_blocks"] = {name: float(n) for name, n in stats.group_blocks.items()}
     values["kv_group_held"] = {name: float(n) for name, n in stats.group_held.items()}
-    for name, counts in (
-        ("num_preemptions_by_cause", stats.preemption_causes_total),
-        ("kv_blocks_reclaimed", stats.blocks_reclaimed_total),
-    ):
-        values[name] = {cause: float(n) for cause, n in counts.items()}
+    values["kv_blocks_reclaimed"] = {
+        cause: float(n) for cause, n in stats.blocks_reclaimed_total.items()
+    }
+    values["class_requests_running"] = {one: float(n) for one, n in stats.running_by_class.items()}
+    values["class_requests_waiting"] = {one: float(n) for one, n in stats.waiting_by_class.items()}
+    values["preemptions_by_cause"] = {
+        both: float(n) for both, n in stats.preemptions_by_total.items()
+    }
+    values["adaptive_changes"] = {way: float(n) for way, n in stats.adaptive_changes_total.items()}
     values["request_refused"] = {code: float(n) for code, n in stats.refused_total.items()}
     return values
 

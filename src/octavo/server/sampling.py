@@ -63,7 +63,7 @@ def sampling_params(
 
 
 def priority_of(body: SamplingFields) -> int:
-    """Lower goes first; without effect under the FCFS policy."""
+    """Lower goes first within the class; without effect under the FCFS policy."""
     priority = body.priority or 0
     if not -_PRIORITY_LIMIT <= priority < _PRIORITY_LIMIT:
         raise ParamError("priority", "priority must fit 32 bits")

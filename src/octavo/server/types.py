@@ -60,13 +60,13 @@ class OpenAIFields(SamplingFields, kw_only=True):
     """What both of OpenAI's generating routes take."""
 
     model: str | None = None
+    service_tier: str | None = None
     stream_options: StreamOptions | None = None
     add_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
     user: Ignored = NULL
     metadata: Ignored = NULL
     store: Ignored = NULL
-    service_tier: Ignored = NULL
     safety_identifier: Ignored = NULL
     prompt_cache_key: Ignored = NULL
 

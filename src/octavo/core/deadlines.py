@@ -12,13 +12,11 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from octavo.core.request import Output, Submission
+from octavo.core.request import DEADLINE_EXCEEDED, Output, Submission
 from octavo.core.sequence import Live
 
 if TYPE_CHECKING:
     from octavo.core.lifecycle import Lifecycle
-
-DEADLINE_EXCEEDED = "deadline_exceeded"
 
 
 class Deadlines:

@@ -24,11 +24,18 @@ finish_reason "length".
 
 from __future__ import annotations
 
-from octavo.core.deadlines import DEADLINE_EXCEEDED, late_message
+from octavo.core.deadlines import late_message
 from octavo.core.delay import predict
 from octavo.core.lifecycle import Lifecycle
 from octavo.core.prefix import root_hash
-from octavo.core.request import ChoiceState, FinishReason, Refused, ServiceClass, Submission
+from octavo.core.request import (
+    DEADLINE_EXCEEDED,
+    ChoiceState,
+    FinishReason,
+    Refused,
+    ServiceClass,
+    Submission,
+)
 from octavo.core.sequence import Live, Sequence, State, Wait
 from octavo.core.throughput import Throughput, whole_seconds
 

@@ -22,13 +22,13 @@ from collections import deque
 from octavo.core.adaptive import AdaptiveBatch
 from octavo.core.admission import OutputLengths
 from octavo.core.config import SchedulerConfig
-from octavo.core.deadlines import DEADLINE_EXCEEDED, Deadlines
+from octavo.core.deadlines import Deadlines
 from octavo.core.dedup import InFlightPrefixes
 from octavo.core.demand import Demand
 from octavo.core.events import Event, EventKind, Sink
 from octavo.core.plan import Load
 from octavo.core.policy import ByClass, Policy
-from octavo.core.request import FinishReason, Output
+from octavo.core.request import DEADLINE_EXCEEDED, FinishReason, Output
 from octavo.core.sequence import Live, Sequence, State, Wait
 from octavo.core.stats import Cause, Counters
 from octavo.core.tables import Tables

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from octavo.core.params import SamplingParams
 from octavo.core.plan import TokenLogprob
 
+DEADLINE_EXCEEDED = "deadline_exceeded"
+"""The code of a request that was not complete by its own deadline."""
+
 
 class FinishReason(enum.StrEnum):
     STOP = "stop"

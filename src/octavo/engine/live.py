@@ -10,8 +10,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from octavo.core.deadlines import DEADLINE_EXCEEDED, late_message
-from octavo.core.request import ChoiceState, FinishReason, Output, Refused, Submission
+from octavo.core.deadlines import late_message
+from octavo.core.request import (
+    DEADLINE_EXCEEDED,
+    ChoiceState,
+    FinishReason,
+    Output,
+    Refused,
+    Submission,
+)
 from octavo.engine.poison import Suspicion
 
 

@@ -11,9 +11,8 @@ import math
 import msgspec
 from starlette.responses import Response
 
-from octavo.core.deadlines import DEADLINE_EXCEEDED
 from octavo.core.params import ParamError
-from octavo.core.request import Output, Refused
+from octavo.core.request import DEADLINE_EXCEEDED, Output, Refused
 
 _KINDS = {
     401: "authentication_error",

@@ -15,10 +15,16 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from octavo.core.deadlines import DEADLINE_EXCEEDED
 from octavo.core.params import ParamError, SamplingParams
 from octavo.core.plan import TokenLogprob
-from octavo.core.request import FinishReason, Output, Refused, ServiceClass, Submission
+from octavo.core.request import (
+    DEADLINE_EXCEEDED,
+    FinishReason,
+    Output,
+    Refused,
+    ServiceClass,
+    Submission,
+)
 from octavo.engine.choices import best_choices
 from octavo.server.errors import ApiError, from_output, from_refused
 from octavo.server.metrics import Metrics

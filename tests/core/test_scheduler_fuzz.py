@@ -83,7 +83,7 @@ def test_a_window_that_nobody_outgrows_changes_nothing(seed: int) -> None:
         fuzz.run(200)
         logs.append(fuzz.driver.log)
     assert logs[0] == logs[1]
-    assert len(logs[0]) > 100
+    assert len(logs[0]) > 20
 
 
 @pytest.mark.parametrize("seed", [3, 11, 12])
@@ -94,7 +94,7 @@ def test_same_seed_same_event_log(seed: int) -> None:
         fuzz.run(200)
         logs.append(fuzz.driver.log)
     assert logs[0] == logs[1]
-    assert len(logs[0]) > 100
+    assert len(logs[0]) > 20
 
 
 requests = st.fixed_dictionaries(

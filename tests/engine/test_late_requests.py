@@ -20,9 +20,14 @@ async def test_a_waiting_request_fails_at_its_deadline(start_engine) -> None:
     engine = await start_engine(engine_config(max_num_seqs=1, extra={"delay": 0.01}))
     first = engine.submit(submission("first", [1], max_tokens=4000))
     await anext(first)
-    (output,) = (await collect(engine.submit(due("late", 0.3)))).values()
-    assert (output.finish_reason, output.error_code) == (FinishReason.ERROR, "deadline_exceeded")
-    assert "still waiting to begin" in str(output.error) and not output.tokens
+    try:
+        (output,) = (await collect(engine.submit(due("late", 0.3)))).values()
+    except Refused as refused:  # it was seen to be in vain already, if steps were slow
+        assert refused.code == "deadline_unreachable"
+    else:
+        assert output.finish_reason is FinishReason.ERROR
+        assert output.error_code == "deadline_exceeded"
+        assert "still waiting to begin" in str(output.error) and not output.tokens
     await first.aclose()
     await assert_nothing_leaks(engine)
 

@@ -228,7 +228,7 @@ def test_seeds_belong_to_the_row() -> None:
     assert made("b", 1) == made("b", 1)
     assert len({made("b", 1)["seed"], made("b", 2)["seed"], made("c", 1)["seed"]}) == 3  # type: ignore[arg-type]
     assert made("b", 1, seed=5)["seed"] == 5
-    assert made("b", 1, seed=None, priority=-3)["priority"] == 2**31 - 1
+    assert made("b", 1, seed=None, service_tier="priority")["service_tier"] == "batch"
 
 
 @pytest.mark.parametrize(

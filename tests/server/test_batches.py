@@ -15,7 +15,7 @@ import pytest
 
 from octavo.batchq.objects import LIVE, Limits
 from octavo.batchq.store import Store
-from octavo.core.request import Refused
+from octavo.core.request import Refused, ServiceClass
 from octavo.server.auth import Key, Role, digest
 from octavo.server.serving import Serving
 from octavo.text.chat import ChatTemplate
@@ -90,7 +90,7 @@ def test_a_batch_of_chats(begin: Start, fake: FakeEngine) -> None:
         assert [row["custom_id"] for row in errors] == ["row-7", "row-9"]
         assert [row["response"]["status_code"] for row in errors] == [400, 404]
         assert errors[0]["response"]["body"]["error"]["param"] == "temperature"
-    assert {one.priority for one in fake.submissions[:18]} == {2**31 - 1}
+    assert {one.service_class for one in fake.submissions[:18]} == {ServiceClass.BATCH}
     text = server.get("/metrics").body.decode()
     assert 'octavo:batch_rows_done_total{model_name="tiny"} 18.0' in text
     assert 'octavo:batch_rows_failed_total{model_name="tiny"} 2.0' in text

@@ -19,8 +19,8 @@ from octavo.batchq.objects import Limits, LineError
 MAX_ERRORS = 100
 """Errors told of one file; the rest is counted."""
 MAX_CUSTOM_ID = 512
-BATCH_PRIORITY = 2**31 - 1
-"""The last: rows of a batch run when nothing else waits. The one place where their class is set."""
+BATCH_TIER = "batch"
+"""`service_tier` of all rows: the one place where their class is set."""
 
 
 class Line(msgspec.Struct):
@@ -117,7 +117,7 @@ def request_body(batch_id: str, number: int, data: bytes) -> bytes:
     body: dict[str, Any] = dict(_line.decode(data).body)
     if bytes(body.get("seed", msgspec.Raw(b"null"))) == b"null":
         body["seed"] = row_hash(batch_id, number) >> 1
-    body["priority"] = BATCH_PRIORITY
+    body["service_tier"] = BATCH_TIER
     return msgspec.json.encode(body)
 
 

@@ -121,8 +121,10 @@ class Planner:
         """The rows of realtime work, then those of batch work."""
         books = self._books
         ready = self._ready(budget, alone=False)
-        realtime = [one for one in ready if not one[0].rank]
-        batch = [one for one in ready if one[0].rank]
+        realtime: Ready = []
+        batch: Ready = []
+        for one in ready:
+            (batch if one[0].rank else realtime).append(one)
         owed = min(credit, budget.left - budget.decodes)
         prompts = sum(todo for _, todo in batch if todo > 1)
         budget.owed = owed if due else min(owed, prompts)
@@ -194,10 +196,9 @@ class Planner:
         if prompt:
             budget.room -= count
             budget.hurried |= not sequence.rank
-        if sequence.sheltered:
-            budget.sheltered += count
-        elif sequence.batch:
-            budget.filling += count
+        if sequence.batch:
+            budget.filling += 0 if sequence.sheltered else count
+            budget.sheltered += count if sequence.sheltered else 0
 
     @staticmethod
     def _within_prompt(sequence: Sequence, count: int) -> int:

@@ -74,6 +74,11 @@ class Live:
     logprobs_due: bool = False
     """Prompt logprobs are wanted and were not given yet."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    batch: bool = field(init=False)
+    """Of the batch class: asked for several times a row."""
+
+    def __post_init__(self) -> None:
+        self.batch = self.submission.service_class == ServiceClass.BATCH
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +180,7 @@ class Sequence:
     @property
     def batch(self) -> bool:
         """Whether it is of the batch class."""
-        return self.live.submission.service_class == ServiceClass.BATCH
+        return self.live.batch
 
     @property
     def standing(self) -> tuple[int, int]:
@@ -187,7 +192,7 @@ class Sequence:
     @property
     def rank(self) -> int:
         """0 where it goes with realtime work, 1 with batch work."""
-        return self.standing[0]
+        return int(self.live.batch) if self.lent is None else self.standing[0]
 
     @property
     def priority(self) -> int:

@@ -87,9 +87,7 @@ class TierBook:
     @property
     def batch(self) -> int:
         """How many of them are of the batch class."""
-        return sum(
-            load.waiters[rid].batch for rid, load in self._waiting.items() if rid in load.waiters
-        )
+        return sum(load.waiters[rid].batch for rid, load in self._waiting.items())
 
     @property
     def loading(self) -> bool:
